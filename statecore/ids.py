@@ -41,11 +41,14 @@ def check_int(what: str, value: object, low: int, high: int) -> int:
 def encode_json(what: str, value: Any, limit_bytes: int) -> str:
     """Compact JSON of the value; InvalidInputError if it is not JSON, LimitExceededError if it is too long."""
     try:
-        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"{what} is not JSON: {error}") from None
-    if len(text) > limit_bytes:
-        raise LimitExceededError(what, len(text), limit_bytes, "store the body elsewhere and pass a reference")
+    if "\\u0000" in text.replace("\\\\", ""):
+        raise InvalidInputError(f"{what} has a NUL character, which Postgres does not keep; leave it out")
+    if size > limit_bytes:
+        raise LimitExceededError(f"{what} in bytes", size, limit_bytes, "store the body elsewhere and pass a reference")
     return text
 
 
