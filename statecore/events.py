@@ -30,6 +30,18 @@ class Event:
         return kinds is None or any(fnmatch.fnmatchcase(self.kind, kind) for kind in kinds)
 
 
+@dataclass(frozen=True, slots=True)
+class EventDraft:
+    """An event without id and time, which the store adds when it appends it."""
+
+    kind: str
+    subject: str
+    op_id: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    data: Any
+
+
 class EventLog(Protocol):
     """A namespace's events in the order in which they happened."""
 

@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 from statecore.errors import InvalidAgentIdError, InvalidIdError, InvalidInputError, LimitExceededError
 
+LARGEST_INT = 2**53
+MAX_CAPABILITIES = 32
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def new_op_id() -> str:
     """A fresh operation id; make it once per intent and keep it for every repeat."""
     return str(uuid.uuid4())
+
+
+def check_op_id(value: str | None) -> str:
+    """The operation id itself, or a fresh one for None."""
+    return new_op_id() if value is None else check_id("op_id", value)
 
 
 def check_id(kind: str, value: object) -> str:
@@ -36,6 +44,16 @@ def check_int(what: str, value: object, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidInputError(f"{what} is {_shown(value)}; it must be an integer from {low} to {high}")
     return value
+
+
+def check_capabilities(value: Iterable[str]) -> tuple[str, ...]:
+    """The capabilities as sorted ids; InvalidInputError, InvalidIdError or LimitExceededError."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidInputError("capabilities must be a list of ids")
+    wanted = tuple(sorted({check_id("capability", capability) for capability in value}))
+    if len(wanted) > MAX_CAPABILITIES:
+        raise LimitExceededError("the number of capabilities", len(wanted), MAX_CAPABILITIES, "declare fewer")
+    return wanted
 
 
 def encode_json(what: str, value: Any, limit_bytes: int) -> str:

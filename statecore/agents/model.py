@@ -20,7 +20,6 @@ from statecore.errors import (
 )
 
 MAX_BATCH = 256
-MAX_CAPABILITIES = 32
 
 
 class AgentState(StrEnum):

@@ -17,6 +17,7 @@ RAISE_EPOCH = text(
     RETURNING epoch
     """
 )
+LIST_NAMESPACES = text('SELECT name FROM namespaces ORDER BY name COLLATE "C"')
 READ_EPOCH = text("SELECT epoch FROM namespaces WHERE name = :name")
 
 SAVE_REGISTRATION = text(
@@ -45,6 +46,12 @@ class PostgresEpochLedger:
         # A lost answer only means that the epoch may have risen; the next look sees it and raises again.
         with self._database.transaction("raising the epoch") as connection:
             return connection.execute(RAISE_EPOCH, {"name": namespace, "seen": seen}).scalar()
+
+
+def namespaces(database: Database) -> list[str]:
+    """Every namespace that was ever used."""
+    with database.transaction("listing namespaces") as connection:
+        return list(connection.execute(LIST_NAMESPACES).scalars())
 
 
 class PostgresRegistrations:

@@ -50,17 +50,17 @@ end
 local function new_task(id, priority, capabilities, max_attempts)
   return {id = id, priority = priority, place = redis.call('HINCRBY', KEYS[1], 'places', 1),
     capabilities = capabilities, status = 'queued', attempts = 0, max_attempts = max_attempts,
-    claimed_by = '', claimed_at = '', fence = ''}
+    claimed_by = '', claimed_at = '', fence = '', new = true}
 end
 
 local function change_task(task, kind, op_id, before)
   save_task(task)
-  emit(kind, task.id, op_id, before, task_json(task), 'null')
+  emit(kind, task.id, op_id, before, task_json(task), '{"attempts":' .. int(task.attempts) .. '}')
 end
 
 -- A lease of nil has no end of its own: the holder's heartbeat governs it.
 local function hold_task(task, holder, lease_ms, op_id)
-  local before = task_json(task)
+  local before = task.new and 'null' or task_json(task)
   leave_line(task)
   task.status, task.claimed_by, task.claimed_at = 'claimed', holder, int(now)
   task.fence, task.attempts = int(next_fence()), task.attempts + 1
@@ -70,8 +70,16 @@ local function hold_task(task, holder, lease_ms, op_id)
   change_task(task, 'task:claimed', op_id, before)
 end
 
+local function free_task(task)
+  redis.call('ZREM', prefix .. 'leases', task.id)
+  task.claimed_by, task.claimed_at, task.fence = '', '', ''
+end
+
 local function end_task(task, status, op_id)
   local before = task_json(task)
+  if status == 'failed' then
+    free_task(task)
+  end
   redis.call('ZREM', prefix .. 'leases', task.id)
   task.status = status
   change_task(task, 'task:' .. status, op_id, before)
@@ -80,8 +88,8 @@ end
 
 local function requeue_task(task, kind, op_id)
   local before = task_json(task)
-  redis.call('ZREM', prefix .. 'leases', task.id)
-  task.status, task.claimed_by, task.claimed_at, task.fence = 'queued', '', '', ''
+  free_task(task)
+  task.status = 'queued'
   line_up(task)
   change_task(task, kind, op_id, before)
 end
@@ -120,4 +128,43 @@ end
 -- True if a supervisor would find both a waiting task and an idle agent.
 local function work_waits()
   return redis.call('EXISTS', prefix .. 'queues') == 1 and redis.call('EXISTS', prefix .. 'idles') == 1
+end
+
+local function waiting_tasks()
+  local waiting = 0
+  for _, capabilities in ipairs(redis.call('SMEMBERS', prefix .. 'queues')) do
+    waiting = waiting + redis.call('ZCARD', prefix .. 'queue:' .. capabilities)
+  end
+  return waiting
+end
+
+-- The heads of the lines, best first, each as {capabilities, task id, rank}.
+local function heads_of_lines()
+  local heads = {}
+  for _, capabilities in ipairs(redis.call('SMEMBERS', prefix .. 'queues')) do
+    local head = redis.call('ZRANGE', prefix .. 'queue:' .. capabilities, 0, 0, 'WITHSCORES')
+    heads[#heads + 1] = {capabilities = capabilities, id = head[1], rank = tonumber(head[2])}
+  end
+  table.sort(heads, function(a, b) return a.rank < b.rank end)
+  return heads
+end
+
+-- The task under its current fence, or the reply that settles the matter: a known op_id, an old fence, no such task.
+local function fenced_task(id, fence, op_id, operation)
+  local task = load_task(id)
+  if not task then
+    return nil, {'NOT_FOUND', ''}
+  end
+  local known = recall(task_key(id), op_id)
+  if known then
+    return nil, known[1] == 'LEASE_LOST' and {'LEASE_LOST', known[2]} or {'OK', known}
+  end
+  if task.status == 'claimed' and task.fence == fence then
+    return task
+  end
+  local current = task.status == 'claimed' and task.fence or task.status
+  remember(task_key(id), op_id, {'LEASE_LOST', current})
+  emit('task:refused', id, op_id, 'null', 'null', '{"operation":"' .. operation .. '","presented":"' .. fence
+    .. '","current":"' .. current .. '"}')
+  return nil, {'LEASE_LOST', current}
 end
