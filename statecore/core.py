@@ -69,9 +69,7 @@ class Statecore:
         self.events = RedisEventLog(space)
         self.agents = AgentService(
             RedisAgentStore(space, lifecycle),
-            RedisInboxStore(
-                space, lifecycle, limit=settings.inbox_limit, early_wait_s=settings.early_event_wait_s
-            ),
+            RedisInboxStore(space, lifecycle, limit=settings.inbox_limit, early_wait_s=settings.early_event_wait_s),
             RedisHeartbeatStore(space, lifecycle),
             PostgresRegistrations(servers.database, settings.namespace),
             self.doorbell,

@@ -27,7 +27,9 @@ class Settings(BaseSettings):
     )
 
     redis_url: str | None = Field(None, description="the store: redis://, rediss://, unix:// or redis+cluster://")
-    broker_url: str | None = Field(None, description="Celery's broker, as Celery spells it; default: the store's server")
+    broker_url: str | None = Field(
+        None, description="Celery's broker, as Celery spells it; default: the store's server"
+    )
     database_url: str | None = Field(None, description="Postgres: postgresql://user:password@host/database")
     result_url: str | None = Field(None, description="Celery's result backend; default: the broker if it is Redis")
     namespace: str = Field("default", description="which fleet; agents of two namespaces never meet")

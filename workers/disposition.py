@@ -51,9 +51,7 @@ def dispose(
         case Disposition.ANSWER:
             return answer("conflict", error)
         case Disposition.RETRY_LATER:
-            delay_s = full_jitter(
-                task.request.retries + 1, settings.retry_base_s, settings.retry_cap_s, random.uniform
-            )
+            delay_s = full_jitter(task.request.retries + 1, settings.retry_base_s, settings.retry_cap_s, random.uniform)
             raise task.retry(exc=error, countdown=delay_s, max_retries=settings.retry_limit)
         case Disposition.RETRY_SOON if task.request.retries * EARLY_RETRY_S < settings.early_event_wait_s:
             raise task.retry(exc=error, countdown=EARLY_RETRY_S, max_retries=None)
@@ -64,7 +62,13 @@ def dispose(
 
 def answer(outcome: str, error: StatecoreError) -> dict[str, Any]:
     """The JSON by which a producer learns that its message was not applied."""
-    return {"outcome": outcome, "error": type(error).__name__, "message": str(error), "state": None, "version": None}
+    return {
+        "outcome": outcome,
+        "error": type(error).__name__,
+        "message": str(error),
+        "state": None,
+        "version": None,
+    }
 
 
 def audit_rejection(task: Task, sc: Statecore, error: StatecoreError, subject: str) -> None:

@@ -126,7 +126,12 @@ class MemoryAgents:
     def audit_refusal(self, outcome: EventOutcome) -> None:
         """Audit an event that was not applied."""
         request = outcome.request
-        data = {"event": request.event, "code": outcome.code.value, "wanted": outcome.wanted, "found": outcome.found}
+        data = {
+            "event": request.event,
+            "code": outcome.code.value,
+            "wanted": outcome.wanted,
+            "found": outcome.found,
+        }
         self._append([EventDraft("agent:refused", request.agent_id, request.op_id, None, None, data)])
 
     def remember(self, agent: MemoryAgent, op_id: str, outcome: EventOutcome) -> None:

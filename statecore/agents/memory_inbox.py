@@ -27,7 +27,10 @@ class MemoryInboxStore:
                 length = waiting + sum(request.agent_id == agent_id for request in fresh)
                 if length > self._limit:
                     raise LimitExceededError(
-                        f"the inbox of agent {agent_id}", length, self._limit, "wait until workers have drained it"
+                        f"the inbox of agent {agent_id}",
+                        length,
+                        self._limit,
+                        "wait until workers have drained it",
                     )
             return [request.agent_id for request in fresh if self._push(request)]
 

@@ -46,7 +46,12 @@ class MemoryAgentStore:
             del self._all.agents[agent_id]
             self._all.gone[agent_id] = op_id
             draft = EventDraft(
-                "agent:deregistered", agent_id, op_id, view_fields(agent.view), None, {"inbox_dropped": len(agent.inbox)}
+                "agent:deregistered",
+                agent_id,
+                op_id,
+                view_fields(agent.view),
+                None,
+                {"inbox_dropped": len(agent.inbox)},
             )
             self._all.space.append(draft, self._all.space.clock.now_ms())
             self._all.space.keep_fences_above(agent.view.epoch)

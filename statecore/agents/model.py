@@ -13,8 +13,8 @@ from statecore.errors import (
     EarlyEventError,
     InvalidTransitionError,
     LeaseLostError,
-    StatecoreError,
     StateConflictError,
+    StatecoreError,
     TaskExistsError,
     TaskTakenError,
 )

@@ -28,7 +28,13 @@ def encode_lifecycle(lifecycle: Lifecycle, events: Iterable[str]) -> list[str]:
 
 def encode_request(request: EventRequest) -> list[str]:
     """The nine fields of a request, '' for what it leaves open."""
-    optional = (request.task_id, request.priority, request.expected_version, request.expected_state, request.epoch)
+    optional = (
+        request.task_id,
+        request.priority,
+        request.expected_version,
+        request.expected_state,
+        request.epoch,
+    )
     return [
         request.agent_id,
         request.event,

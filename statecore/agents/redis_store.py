@@ -78,7 +78,7 @@ class RedisAgentStore:
         request = EventRequest(agent_id, "task_cleared", op_id)
         return self._written("agents/clear_task", request, [*self._no_rules, agent_id, op_id])
 
-    def _written(self, script: str, request: EventRequest, args: list[Any]) -> Written:
+    def _written(self, script: str, request: EventRequest, args: Sequence[Any]) -> Written:
         _, (wake, row, record_row) = self._space.run(script, args, request.op_id)
         outcome = decode_outcome(request, row)
         error = outcome.error()
@@ -102,7 +102,12 @@ class RedisInboxStore:
     """See `InboxStore`."""
 
     def __init__(
-        self, space: RedisNamespace, lifecycle: Lifecycle = AGENT_LIFECYCLE, *, limit: int, early_wait_s: float
+        self,
+        space: RedisNamespace,
+        lifecycle: Lifecycle = AGENT_LIFECYCLE,
+        *,
+        limit: int,
+        early_wait_s: float,
     ) -> None:
         self._space = space
         self._limit = limit
@@ -120,7 +125,10 @@ class RedisInboxStore:
         if code == "FULL":
             agent_id, length = payload
             raise LimitExceededError(
-                f"the inbox of agent {agent_id}", int(length), self._limit, "wait until workers have drained it"
+                f"the inbox of agent {agent_id}",
+                int(length),
+                self._limit,
+                "wait until workers have drained it",
             )
         return list(payload)
 
@@ -128,9 +136,7 @@ class RedisInboxStore:
         # Every event in the inbox has its own op_id, so a drain whose answer is lost is simply repeated.
         args = [*self._all_rules, agent_id, limit, self._early_wait_ms]
         _, (wake, waiting, *rows) = self._space.run("agents/drain_inbox", args)
-        outcomes = tuple(
-            decode_outcome(EventRequest(agent_id, event, op_id), answer) for op_id, event, *answer in rows
-        )
+        outcomes = tuple(decode_outcome(EventRequest(agent_id, event, op_id), answer) for op_id, event, *answer in rows)
         return Drained(outcomes, int(waiting), wake == "1")
 
     def due(self, older_than_s: float, limit: int) -> list[str]:
@@ -153,6 +159,11 @@ class RedisHeartbeatStore:
 
     def check(self, lost_after_s: float, limit: int) -> HeartbeatCheck:
         lost_event = self._lifecycle.lost_event
-        args = [*encode_lifecycle(self._lifecycle, (lost_event,)), round(lost_after_s * 1000), limit, lost_event]
+        args = [
+            *encode_lifecycle(self._lifecycle, (lost_event,)),
+            round(lost_after_s * 1000),
+            limit,
+            lost_event,
+        ]
         _, (wake, suspected, lost) = self._space.run("agents/check_heartbeats", args)
         return HeartbeatCheck(tuple(suspected), tuple(lost), wake == "1")

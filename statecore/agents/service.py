@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from statecore.agents.model import MAX_BATCH, AgentRecord, EventOutcome, EventRequest
-from statecore.agents.store import AgentStore, Drained, HeartbeatCheck, HeartbeatStore, InboxStore, Registrations
+from statecore.agents.store import (
+    AgentStore,
+    Drained,
+    HeartbeatCheck,
+    HeartbeatStore,
+    InboxStore,
+    Registrations,
+)
 from statecore.agents.transitions import Lifecycle, TaskEffect
 from statecore.claims.model import MAX_PRIORITY
 from statecore.doorbell import Doorbell, Ring
@@ -212,7 +219,15 @@ class AgentService:
             self.lifecycle.check_state(expected_state)
         text = encode_json("data", data, self._settings.data_limit_bytes)
         return EventRequest(
-            agent_id, str(event), check_op_id(op_id), task_id, priority, expected_version, expected_state, epoch, text
+            agent_id,
+            str(event),
+            check_op_id(op_id),
+            task_id,
+            priority,
+            expected_version,
+            expected_state,
+            epoch,
+            text,
         )
 
     def _requests(self, events: Sequence[EventRequest | Mapping[str, Any]]) -> builtins.list[EventRequest]:

@@ -35,11 +35,7 @@ class ServerUrls:
 def default_home() -> Path:
     """The folder of the embedded servers: STATECORE_HOME, or the user's data folder."""
     configured = os.environ.get("STATECORE_HOME")
-    return (
-        Path(configured).expanduser()
-        if configured
-        else platformdirs.user_data_path("statecore", appauthor=False)
-    )
+    return Path(configured).expanduser() if configured else platformdirs.user_data_path("statecore", appauthor=False)
 
 
 class EmbeddedServers:
@@ -57,9 +53,7 @@ class EmbeddedServers:
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.home / "start.lock").touch(mode=0o600)
         except OSError as error:
-            raise SettingsError(
-                f"can't use {self.home} ({error}); set STATECORE_HOME to a folder you own"
-            ) from error
+            raise SettingsError(f"can't use {self.home} ({error}); set STATECORE_HOME to a folder you own") from error
         with self._one_at_a_time():
             joined = self._join()
             try:

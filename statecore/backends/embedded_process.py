@@ -206,9 +206,7 @@ def find_socket_folder(folder: Path, socket_name: str) -> Path:
     for base in (tempfile.gettempdir(), "/tmp"):
         if _fits(Path(base, name, socket_name)):
             return Path(base, name)
-    raise SettingsError(
-        f"no folder for the sockets of {folder} has a short path; set TMPDIR to a shorter one"
-    )
+    raise SettingsError(f"no folder for the sockets of {folder} has a short path; set TMPDIR to a shorter one")
 
 
 def make_socket_folder(folder: Path, socket_name: str, owner_uid: int) -> Path:
@@ -220,9 +218,7 @@ def make_socket_folder(folder: Path, socket_name: str, owner_uid: int) -> Path:
     found = place.lstat()
     # Anybody may create names in a temporary folder: a stranger's folder could hold a stranger's server.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.geteuid(), owner_uid):
-        raise SettingsError(
-            f"{place} belongs to somebody else; remove it, or set STATECORE_HOME to a shorter path"
-        )
+        raise SettingsError(f"{place} belongs to somebody else; remove it, or set STATECORE_HOME to a shorter path")
     place.chmod(0o700)
     os.chown(place, owner_uid, -1)
     link = folder / "sockets"

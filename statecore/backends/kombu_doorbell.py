@@ -76,7 +76,10 @@ class Broker:
             connection = Connection(
                 self.url,
                 connect_timeout=_CONNECT_TIMEOUT_S,
-                transport_options={"socket_timeout": _CONNECT_TIMEOUT_S, "socket_connect_timeout": _CONNECT_TIMEOUT_S},
+                transport_options={
+                    "socket_timeout": _CONNECT_TIMEOUT_S,
+                    "socket_connect_timeout": _CONNECT_TIMEOUT_S,
+                },
             )
             self._pool = ProducerPool(connections=connection.Pool(limit=10), limit=10)
         return self._pool
@@ -119,7 +122,7 @@ class KombuDoorbell:
 def task_message(ring: Ring, origin: str) -> tuple[dict[str, Any], list[Any]]:
     """Headers and body as Celery's workers read them."""
     task_id = ring.task_id or new_op_id()
-    headers = {
+    headers: dict[str, Any] = {
         "lang": "py",
         "task": ring.task,
         "id": task_id,

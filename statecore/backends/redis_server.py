@@ -139,7 +139,7 @@ class RedisServer:
         if self._client is None:
             self._client = self._make_client(self._timeout_s)
         if isinstance(self._client, RedisCluster):
-            node = self._client.get_node_from_key(key)
+            node = self._client.get_node_from_key(key)  # type: ignore[no-untyped-call]
             if node is None:
                 raise ClusterError(f"no node holds {key}")
             return self._client.get_redis_connection(node).connection_pool

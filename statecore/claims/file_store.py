@@ -49,16 +49,12 @@ class FileClaimStore:
     ) -> None:
         self._path = Path(path).absolute()
         if not self._path.parent.is_dir():
-            raise SettingsError(
-                f"the claims file's folder {self._path.parent} does not exist; create it first"
-            )
+            raise SettingsError(f"the claims file's folder {self._path.parent} does not exist; create it first")
         self._clock = clock
         self._limit = limit
         self._layout = Layout(limit)
 
-    def enqueue(
-        self, task_id: str, priority: int, capabilities: Sequence[str], max_attempts: int, op_id: str
-    ) -> Task:
+    def enqueue(self, task_id: str, priority: int, capabilities: Sequence[str], max_attempts: int, op_id: str) -> Task:
         return self._settle(
             op_id,
             lambda document, now_ms: document.ledger.enqueue(
@@ -66,9 +62,7 @@ class FileClaimStore:
             ),
         )
 
-    def claim_next(
-        self, claimer: str, capabilities: Sequence[str], lease_s: float, op_id: str
-    ) -> Task | None:
+    def claim_next(self, claimer: str, capabilities: Sequence[str], lease_s: float, op_id: str) -> Task | None:
         for _ in range(CLAIM_TRIES):
             task, events = self._change(
                 op_id,
@@ -89,20 +83,14 @@ class FileClaimStore:
         )
 
     def complete(self, task_id: str, fence: int, op_id: str) -> Task:
-        return self._settle(
-            op_id, lambda document, now_ms: document.ledger.complete(task_id, fence, op_id, now_ms)
-        )
+        return self._settle(op_id, lambda document, now_ms: document.ledger.complete(task_id, fence, op_id, now_ms))
 
     def release(self, task_id: str, fence: int, op_id: str) -> Task:
-        return self._settle(
-            op_id, lambda document, now_ms: document.ledger.release(task_id, fence, op_id, now_ms)
-        )
+        return self._settle(op_id, lambda document, now_ms: document.ledger.release(task_id, fence, op_id, now_ms))
 
     def reclaim_stale(self, limit: int) -> list[Task]:
         op_id = new_op_id()
-        tasks, _ = self._change(
-            op_id, lambda document, now_ms: document.ledger.reclaim_stale(limit, op_id, now_ms)
-        )
+        tasks, _ = self._change(op_id, lambda document, now_ms: document.ledger.reclaim_stale(limit, op_id, now_ms))
         return tasks
 
     def get(self, task_id: str) -> Task:

@@ -190,9 +190,7 @@ class Ledger:
         task, event = self._hold(task_id, agent_id, None, op_id, now_ms, next_fence)
         return task, [event]
 
-    def finish(
-        self, task_id: str, agent_id: str, op_id: str, now_ms: int
-    ) -> tuple[Task | None, list[EventDraft]]:
+    def finish(self, task_id: str, agent_id: str, op_id: str, now_ms: int) -> tuple[Task | None, list[EventDraft]]:
         """The task, completed if the agent holds it and else as it is; None if it is unknown."""
         self._forget(now_ms)
         if not self._is_held_by(task_id, agent_id):
@@ -293,9 +291,7 @@ class Ledger:
         completed = replace(self._entries[task_id].task, status=TaskStatus.COMPLETED)
         return self._move("task:completed", completed, op_id, ended_ms=now_ms)
 
-    def _put_back(
-        self, task_id: str, count_attempt: bool, op_id: str, now_ms: int
-    ) -> tuple[Task, EventDraft]:
+    def _put_back(self, task_id: str, count_attempt: bool, op_id: str, now_ms: int) -> tuple[Task, EventDraft]:
         task = self._entries[task_id].task
         free = replace(task, status=TaskStatus.QUEUED, claimed_by=None, claimed_at=None, fence=None)
         if not count_attempt:

@@ -37,22 +37,16 @@ class MemoryClaimStore:
         self._next_fence = next_fence or itertools.count(1).__next__
         self._events: deque[tuple[EventDraft, int]] = deque(maxlen=EVENTS_KEPT)
 
-    def enqueue(
-        self, task_id: str, priority: int, capabilities: Sequence[str], max_attempts: int, op_id: str
-    ) -> Task:
+    def enqueue(self, task_id: str, priority: int, capabilities: Sequence[str], max_attempts: int, op_id: str) -> Task:
         with self._lock:
             now_ms = self._clock.now_ms()
             answered = self._ledger.enqueue(task_id, priority, capabilities, max_attempts, op_id, now_ms)
             return self._settle(answered, now_ms)
 
-    def claim_next(
-        self, claimer: str, capabilities: Sequence[str], lease_s: float, op_id: str
-    ) -> Task | None:
+    def claim_next(self, claimer: str, capabilities: Sequence[str], lease_s: float, op_id: str) -> Task | None:
         with self._lock:
             now_ms = self._clock.now_ms()
-            task, events = self._ledger.claim_next(
-                claimer, capabilities, lease_s, op_id, now_ms, self._next_fence
-            )
+            task, events = self._ledger.claim_next(claimer, capabilities, lease_s, op_id, now_ms, self._next_fence)
             self._append(events, now_ms)
             return task
 
@@ -118,13 +112,9 @@ class AsyncClaimStore:
         self, task_id: str, priority: int, capabilities: Sequence[str], max_attempts: int, op_id: str
     ) -> Task:
         async with self._lock:
-            return await asyncio.to_thread(
-                self._store.enqueue, task_id, priority, capabilities, max_attempts, op_id
-            )
+            return await asyncio.to_thread(self._store.enqueue, task_id, priority, capabilities, max_attempts, op_id)
 
-    async def claim_next(
-        self, claimer: str, capabilities: Sequence[str], lease_s: float, op_id: str
-    ) -> Task | None:
+    async def claim_next(self, claimer: str, capabilities: Sequence[str], lease_s: float, op_id: str) -> Task | None:
         async with self._lock:
             return await asyncio.to_thread(self._store.claim_next, claimer, capabilities, lease_s, op_id)
 

@@ -20,9 +20,7 @@ class RedisClaimStore:
         self._space = space
         self._limit = limit
 
-    def enqueue(
-        self, task_id: str, priority: int, capabilities: Sequence[str], max_attempts: int, op_id: str
-    ) -> Task:
+    def enqueue(self, task_id: str, priority: int, capabilities: Sequence[str], max_attempts: int, op_id: str) -> Task:
         wanted = sorted(set(capabilities))
         data = json.dumps({"priority": priority, "capabilities": wanted, "max_attempts": max_attempts})
         args = [task_id, priority, ",".join(wanted), max_attempts, op_id, self._limit, data]

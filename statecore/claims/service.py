@@ -32,7 +32,9 @@ class ClaimService:
         check_id("task id", task_id)
         check_int("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
         check_int("max_attempts", max_attempts, 1, 1000)
-        task = self._store.enqueue(task_id, priority, check_capabilities(capabilities), max_attempts, check_op_id(op_id))
+        task = self._store.enqueue(
+            task_id, priority, check_capabilities(capabilities), max_attempts, check_op_id(op_id)
+        )
         self._ring_supervisor()
         return task
 
@@ -49,9 +51,7 @@ class ClaimService:
         wanted = check_capabilities(capabilities)
         return self._store.claim_next(claimer, wanted, _lease(lease_s), check_op_id(op_id))
 
-    def renew(
-        self, task_id: str, fence: int, *, lease_s: float = DEFAULT_LEASE_S, op_id: str | None = None
-    ) -> Task:
+    def renew(self, task_id: str, fence: int, *, lease_s: float = DEFAULT_LEASE_S, op_id: str | None = None) -> Task:
         """The claim holds for `lease_s` from now; LeaseLostError if it is over."""
         return self._store.renew(check_id("task id", task_id), _fence(fence), _lease(lease_s), check_op_id(op_id))
 

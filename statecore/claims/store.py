@@ -15,9 +15,7 @@ class ClaimStore(Protocol):
     first answer.
     """
 
-    def enqueue(
-        self, task_id: str, priority: int, capabilities: Sequence[str], max_attempts: int, op_id: str
-    ) -> Task:
+    def enqueue(self, task_id: str, priority: int, capabilities: Sequence[str], max_attempts: int, op_id: str) -> Task:
         """Queue a task; an equal one that is queued or claimed is returned as it is.
 
         TaskExistsError if the id has ended or has other properties, LimitExceededError if the queue is full.
@@ -25,11 +23,11 @@ class ClaimStore(Protocol):
         ...
 
     def claim_next(self, claimer: str, capabilities: Sequence[str], lease_s: float, op_id: str) -> Task | None:
-        """The best task whose capabilities the claimer has, now held by it alone with a new fence; None if there is none."""
+        """The best task that the claimer is able to do, now held by it alone under a new fence; None if none waits."""
         ...
 
     def renew(self, task_id: str, fence: int, lease_s: float, op_id: str) -> Task:
-        """Hold the task for `lease_s` from now; LeaseLostError if the fence is not the current one, TaskNotFoundError."""
+        """Hold the task for `lease_s` from now; LeaseLostError if the fence is an old one, TaskNotFoundError."""
         ...
 
     def complete(self, task_id: str, fence: int, op_id: str) -> Task:

@@ -17,7 +17,7 @@ class Supervisor:
         self.conflicts = 0
 
     def assign_next(self, *, op_id: str | None = None) -> Assignment | None:
-        """The best waiting task is an idle agent's now; None if no pair waits, another one was first, or backing off."""
+        """The best waiting task is an idle agent's now; None if no pair waits, another was first, or backing off."""
         if self._backoff.remaining_s() > 0:
             return None
         try:

@@ -378,9 +378,7 @@ class SharedClaimStoreSuite(ClaimStoreSuite):
         """Opens the test's queue from another process: it must survive pickling."""
         raise NotImplementedError("give a picklable function that opens your store")
 
-    def test_sixteen_processes_claim_500_tasks_each_exactly_once(
-        self, store_factory: Callable[[], ClaimStore]
-    ) -> None:
+    def test_sixteen_processes_claim_500_tasks_each_exactly_once(self, store_factory: Callable[[], ClaimStore]) -> None:
         ranked = fill(store_factory())
         spawn = multiprocessing.get_context("spawn")
         start = spawn.Barrier(CLAIMERS)
@@ -401,9 +399,7 @@ class SharedClaimStoreSuite(ClaimStoreSuite):
                 process.join()
 
 
-def _report(
-    store_factory: Callable[[], ClaimStore], claimer: str, start: Barrier, sender: Connection
-) -> None:
+def _report(store_factory: Callable[[], ClaimStore], claimer: str, start: Barrier, sender: Connection) -> None:
     store = store_factory()
     start.wait(60)
     sender.send(drain(store, claimer))
@@ -413,9 +409,7 @@ def enqueue(store: ClaimStore, task_id: str, priority: int = 5, capabilities: It
     return store.enqueue(task_id, priority, list(capabilities), DEFAULT_MAX_ATTEMPTS, new_op_id())
 
 
-def claim(
-    store: ClaimStore, claimer: str = "a1", capabilities: Iterable[str] = (), lease_s: float = LEASE_S
-) -> Task:
+def claim(store: ClaimStore, claimer: str = "a1", capabilities: Iterable[str] = (), lease_s: float = LEASE_S) -> Task:
     task = store.claim_next(claimer, list(capabilities), lease_s, new_op_id())
     assert task is not None, f"{claimer} found nothing to claim"
     return task
@@ -438,11 +432,7 @@ def write(store: ClaimStore, operation: str, task_id: str, fence: int, op_id: st
     op_id = op_id or new_op_id()
     if operation == "renew":
         return store.renew(task_id, fence, LEASE_S, op_id)
-    return (
-        store.complete(task_id, fence, op_id)
-        if operation == "complete"
-        else store.release(task_id, fence, op_id)
-    )
+    return store.complete(task_id, fence, op_id) if operation == "complete" else store.release(task_id, fence, op_id)
 
 
 def fence_of(task: Task) -> int:

@@ -101,9 +101,7 @@ class TestTheFile:
             "current": str(task.fence),
         }
 
-    def test_only_the_last_events_are_kept(
-        self, store: FileClaimStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_only_the_last_events_are_kept(self, store: FileClaimStore, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(document, "EVENTS_KEPT", 10)
         for number in range(25):
             enqueue(store, f"t{number}")

