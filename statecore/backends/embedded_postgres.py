@@ -16,8 +16,7 @@ import stat
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +50,8 @@ class EmbeddedPostgres(ServerProcess):
     title = "PostgreSQL"
     program = "postgres"
     socket_name = f".s.PGSQL.{_PORT}"
+    # What `pg_ctl stop -m fast` and `-m immediate` send; but pg_ctl sends it to whomever postmaster.pid names.
+    stop_signals = (signal.SIGINT, signal.SIGQUIT)
 
     @property
     def data_folder(self) -> Path:
@@ -138,11 +139,6 @@ class EmbeddedPostgres(ServerProcess):
             said = output.read().strip()
         if done.returncode != 0:
             raise self._unavailable(f"did not start ({program} said: {said})")
-
-    def _ways_to_stop(self) -> Sequence[Callable[[], None]]:
-        # The signals of `pg_ctl stop -m fast` and `-m immediate`; pg_ctl itself would signal whatever process
-        # postmaster.pid names.
-        return (partial(self.signal_leader, signal.SIGINT), partial(self.signal_leader, signal.SIGQUIT))
 
 
 def _program_folder(data_folder: Path) -> Path:

@@ -18,7 +18,7 @@ import stat
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum, auto
 from pathlib import Path
 from typing import IO, ClassVar
@@ -56,6 +56,8 @@ class ServerProcess(ABC):
     title: ClassVar[str]
     program: ClassVar[str]
     socket_name: ClassVar[str]
+    stop_signals: ClassVar[tuple[signal.Signals, ...]]
+    """What asks the main process for an orderly stop, the gentlest first."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.expanduser().resolve()
@@ -83,10 +85,6 @@ class ServerProcess(ABC):
     def _launch(self, lock: int) -> None:
         """Start the program in a session of its own; it inherits the descriptor `lock`."""
 
-    @abstractmethod
-    def _ways_to_stop(self) -> Sequence[Callable[[], None]]:
-        """Requests for an orderly stop, the gentlest first."""
-
     def start(self) -> None:
         """Return when the server answers: a running one is kept, what a crash left behind is cleared."""
         if self.answer() is Answer.READY:
@@ -109,11 +107,10 @@ class ServerProcess(ABC):
 
     def stop(self) -> None:
         """Return when no process of the server is left; everything it acknowledged is on disk."""
-        for ask in self._ways_to_stop():
-            if not self.processes():
+        for number in self.stop_signals:
+            self.signal_leader(number)
+            if wait_until(lambda: not self.processes(), STOP_STEP_TIMEOUT_S):
                 return
-            ask()
-            wait_until(lambda: not self.processes(), STOP_STEP_TIMEOUT_S)
         self.kill()
 
     def kill(self) -> None:

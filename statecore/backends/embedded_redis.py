@@ -6,13 +6,10 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
-from redis import Redis, RedisError
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from statecore.backends.embedded_process import (
     OWN_SERVERS_ADVICE,
@@ -53,6 +50,8 @@ class EmbeddedRedis(ServerProcess):
     title = "Valkey"
     program = "valkey-server"
     socket_name = "redis.sock"
+    # The same as SHUTDOWN, and it needs neither the socket nor a password that `extra_config` may have set.
+    stop_signals = (signal.SIGTERM,)
 
     def __init__(self, folder: Path, *, port: int | None = None, extra_config: Sequence[str] = ()) -> None:
         super().__init__(folder)
@@ -111,17 +110,6 @@ class EmbeddedRedis(ServerProcess):
             log=_quoted(self.log),
         )
         return ours + "".join(f"{line}\n" for line in self._extra_config)
-
-    def _ways_to_stop(self) -> Sequence[Callable[[], None]]:
-        return (self._shut_down,)
-
-    def _shut_down(self) -> None:
-        retry = Retry(NoBackoff(), 0)
-        with Redis(unix_socket_path=str(self.socket), socket_timeout=5, retry=retry) as client:
-            try:
-                client.shutdown()
-            except RedisError:
-                self.signal_leader(signal.SIGTERM)
 
 
 def _binary() -> Path:

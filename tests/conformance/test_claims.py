@@ -30,7 +30,7 @@ from statecore.errors import (
     StoreUnavailableError,
     TaskNotFoundError,
 )
-from statecore.testing.claims import ClaimStoreSuite, MakeStore, SharedClaimStoreSuite, claim, enqueue
+from statecore.testing.claims import ClaimStoreSuite, MakeStore, SharedClaimStoreSuite, claim, enqueue, fence_of
 
 KILLS = 50
 
@@ -79,13 +79,12 @@ class TestTheFile:
 
     def test_every_change_is_audited_in_the_same_file(self, store: FileClaimStore) -> None:
         enqueue(store, "t1")
-        task = claim(store, "a1")
-        assert task.fence is not None
-        store.renew("t1", task.fence, 30, "op-renew")
+        fence = fence_of(claim(store, "a1"))
+        store.renew("t1", fence, 30, "op-renew")
         for _ in range(2):
             with pytest.raises(LeaseLostError):
-                store.complete("t1", task.fence - 1, "op-refused")
-        store.release("t1", task.fence, "op-release")
+                store.complete("t1", fence - 1, "op-refused")
+        store.release("t1", fence, "op-release")
         assert [(event.kind, event.subject) for event in store.events()] == [
             ("task:queued", "t1"),
             ("task:claimed", "t1"),
@@ -94,11 +93,11 @@ class TestTheFile:
         ]
         claimed, refused = store.events()[1:3]
         assert claimed.before == {"status": "queued", "fence": None, "claimed_by": None}
-        assert claimed.after == {"status": "claimed", "fence": task.fence, "claimed_by": "a1"}
+        assert claimed.after == {"status": "claimed", "fence": fence, "claimed_by": "a1"}
         assert refused.data == {
             "operation": "complete",
-            "presented": str(task.fence - 1),
-            "current": str(task.fence),
+            "presented": str(fence - 1),
+            "current": str(fence),
         }
 
     def test_only_the_last_events_are_kept(self, store: FileClaimStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,16 +171,14 @@ class TestTheFile:
         assert claim(store).task_id == "t1"
         assert not list(path.parent.glob("*.tmp")), "the next writer sweeps what the failed one left"
 
-    def test_the_fences_of_a_deleted_file_stay_old(self, store: FileClaimStore, path: Path) -> None:
+    def test_the_fences_of_a_deleted_file_stay_old(self, path: Path, clock: ManualClock) -> None:
+        store = FileClaimStore(path, clock)
         enqueue(store, "t1")
-        old = claim(store).fence
+        old = fence_of(claim(store))
         path.unlink()
-        time.sleep(0.002)
+        clock.advance(1)
         enqueue(store, "t1")
-        new = claim(store).fence
-        assert old is not None
-        assert new is not None
-        assert new > old
+        assert fence_of(claim(store)) > old
 
     def test_a_claim_that_another_overwrote_is_not_kept(
         self, store: FileClaimStore, path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""The queue's pure model: what the agents' side uses of it, what it forgets, what holds in any order of calls."""
+"""The queue's pure model: the agents' side of it, what it forgets, and what holds in any order of calls."""
 
 from __future__ import annotations
 

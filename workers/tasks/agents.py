@@ -66,7 +66,7 @@ def apply_event(
 def apply_events(
     self: Task, events: list[dict[str, Any]], namespace: str | None = None
 ) -> list[dict[str, Any]] | dict[str, Any]:
-    """Apply up to 256 events in one script; an answer each. Without op_id an event gets the message's id and its place."""
+    """Apply up to 256 events in one script; an answer each. An op_id defaults to the message id and the place."""
     runtime = runtime_of(self)
     try:
         sc = runtime.statecore(namespace)
