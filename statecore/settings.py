@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit, urlunsplit
@@ -84,6 +86,7 @@ class Settings(BaseSettings):
     @classmethod
     def load(cls, **overrides: Any) -> Settings:
         """Settings of the environment with these overrides; SettingsError says in one sentence what is wrong."""
+        _refuse_unknown_names()
         try:
             return cls(**{name: value for name, value in overrides.items() if value is not None})
         except ValidationError as error:
@@ -106,6 +109,16 @@ class Settings(BaseSettings):
             if values[field] is not None:
                 values[field] = hide_password(values[field])
         return values
+
+
+def _refuse_unknown_names() -> None:
+    """A misspelt name would silently leave the default in force."""
+    known = [f"STATECORE_{name.upper()}" for name in Settings.model_fields]
+    for name in os.environ:
+        if name.startswith("STATECORE_") and name not in known:
+            closest = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {closest[0]}?" if closest else "statecore config lists those that are"
+            raise SettingsError(f"{name} is no setting; {hint}")
 
 
 def hide_password(url: str) -> str:

@@ -19,6 +19,8 @@ from statecore.backends.redis_namespace import RedisNamespace
 from statecore.backends.redis_server import RedisServer
 from statecore.clock import Clock
 
+pytest.register_assert_rewrite("statecore.testing.agents", "statecore.testing.claims")
+
 _numbers = itertools.count(1)
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 
@@ -143,7 +144,7 @@ class AgentStoreSuite(ABC):
         assert [event.op_id for event in audit[1:]] == op_ids
         assert [event.data for event in audit[1:]] == [{"note": event} for event in CYCLE]
         assert [event.after["version"] for event in audit if event.after] == [1, 2, 3, 4, 5]
-        assert all(later.before == earlier.after for earlier, later in zip(audit, audit[1:], strict=False))
+        assert all(later.before == earlier.after for earlier, later in pairwise(audit))
 
     def test_a_changed_version_is_a_conflict_though_the_state_is_the_same_again(self, kit: AgentKit) -> None:
         version = kit.register().version

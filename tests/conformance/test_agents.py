@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from statecore.agents.memory_agents import MemoryAgents
@@ -22,7 +19,6 @@ from statecore.supervisor.memory_store import MemoryAssignStore
 from statecore.supervisor.redis_store import RedisAssignStore
 from statecore.testing.agents import EARLY_WAIT_S, INBOX_LIMIT, AgentKit, AgentStoreSuite
 from tests.conftest import MakeSpace
-from tests.servers import redis_cluster
 
 
 class TestMemoryAgents(AgentStoreSuite):
@@ -59,12 +55,6 @@ class TestRedisAgents(AgentStoreSuite):
     def kit(self, urls: ServerUrls, namespace: str, make_space: MakeSpace) -> AgentKit:
         clock = ManualClock()
         return redis_kit(make_space(urls.redis_url, namespace, clock), clock)
-
-
-@pytest.fixture(scope="module")
-def cluster_url(home: Path) -> Iterator[str]:
-    with redis_cluster(home / "cluster") as url:
-        yield url
 
 
 class TestRedisClusterAgents(AgentStoreSuite):

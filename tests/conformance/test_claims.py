@@ -16,11 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from statecore.backends.embedded import ServerUrls
 from statecore.claims import document
 from statecore.claims.file_store import FileClaimStore
 from statecore.claims.ledger import Ledger
 from statecore.claims.memory_store import AsyncClaimStore, MemoryClaimStore
 from statecore.claims.model import TaskStatus
+from statecore.claims.redis_store import RedisClaimStore
 from statecore.claims.store import ClaimStore
 from statecore.clock import ManualClock
 from statecore.errors import (
@@ -31,6 +33,8 @@ from statecore.errors import (
     TaskNotFoundError,
 )
 from statecore.testing.claims import ClaimStoreSuite, MakeStore, SharedClaimStoreSuite, claim, enqueue, fence_of
+from tests.conftest import MakeSpace
+from tests.spaces import redis_claims
 
 KILLS = 50
 
@@ -66,6 +70,37 @@ class TestFileClaimStore(SharedClaimStoreSuite):
     @pytest.fixture
     def store_factory(self, tmp_path: Path) -> Callable[[], ClaimStore]:
         return functools.partial(FileClaimStore, tmp_path / "tasks.json")
+
+
+class RedisClaims(SharedClaimStoreSuite):
+    """The suite on a Redis that `redis_url` names."""
+
+    @pytest.fixture
+    def make_store(self, redis_url: str, namespace: str, clock: ManualClock, make_space: MakeSpace) -> MakeStore:
+        def make(limit: int = 100_000) -> ClaimStore:
+            return RedisClaimStore(make_space(redis_url, namespace, clock), limit=limit)
+
+        return make
+
+    @pytest.fixture
+    def advance(self, clock: ManualClock) -> Callable[[float], None]:
+        return clock.advance
+
+    @pytest.fixture
+    def store_factory(self, redis_url: str, urls: ServerUrls, namespace: str) -> Callable[[], ClaimStore]:
+        return functools.partial(redis_claims, redis_url, urls.database_url, namespace)
+
+
+class TestRedisClaimStore(RedisClaims):
+    @pytest.fixture
+    def redis_url(self, urls: ServerUrls) -> str:
+        return urls.redis_url
+
+
+class TestRedisClusterClaimStore(RedisClaims):
+    @pytest.fixture
+    def redis_url(self, cluster_url: str) -> str:
+        return cluster_url
 
 
 class TestTheFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -34,7 +35,7 @@ _LOG_SHOWN = 4000
 
 
 def await_until(condition: Callable[[], Any], timeout: float, message: str | Callable[[], str]) -> Any:
-    """The first true value of the condition; fails with the message (and what an error said) if none comes in time."""
+    """The first true value of the condition; fails with the message if none comes in time."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
         if time.monotonic() > deadline:
@@ -132,7 +133,7 @@ class ProcessContainer(CeleryTestContainer):
         await_until(said_so, PATIENCE_S, lambda: f"{self.name} is ready:\n{self.logs()[-_LOG_SHOWN:]}")
         return True
 
-    def kill(self, signal: str | int = "SIGKILL") -> None:  # noqa: A002
+    def kill(self, signal: str | int = "SIGKILL") -> None:
         """SIGKILL takes the whole process group, as a lost host would; other signals go to the main process."""
         number = _number(signal)
         if number == _number("SIGKILL"):
@@ -156,11 +157,8 @@ class ProcessContainer(CeleryTestContainer):
     def _kill_group(self) -> None:
         if self._process is None:
             return
-        # The leader is reaped last: until then nobody else can have its number.
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait(PATIENCE_S)
         self._process = None
 
@@ -224,7 +222,7 @@ class RedisContainer(CeleryTestContainer):
     def logs(self) -> str:
         return self._server.log.read_text()
 
-    def kill(self, signal: str | int = "SIGKILL") -> None:  # noqa: A002
+    def kill(self, signal: str | int = "SIGKILL") -> None:
         if _number(signal) == _number("SIGKILL"):
             self._server.kill()
         else:

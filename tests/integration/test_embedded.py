@@ -362,6 +362,7 @@ def test_a_strangers_folder_in_the_temporary_folder_is_refused(new_home: Path) -
         with pytest.raises(SettingsError, match="belongs to somebody else"):
             server.start()
     finally:
+        server.stop()
         place.unlink()
 
 
