@@ -8,6 +8,11 @@ from __future__ import annotations
 FENCE_BASE = 1_000_000_000
 
 
+def is_current(fence: int, namespace_epoch: int) -> bool:
+    """False for every fence of an older namespace epoch: the store may have forgotten who came after it."""
+    return fence > namespace_epoch * FENCE_BASE
+
+
 def rise(current: int, namespace_epoch: int) -> int:
     """The next fence: above the current one, and above every fence of an older namespace epoch."""
     return max(current, namespace_epoch * FENCE_BASE) + 1

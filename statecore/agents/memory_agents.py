@@ -75,7 +75,7 @@ class MemoryAgents:
         if request.op_id in agent.operations:
             return replace(agent.operations[request.op_id], repeated=True)
         rule = self.lifecycle.rule(request.event)
-        refused = refuse(agent.view, request, rule)
+        refused = refuse(agent.view, request, rule, self.space.epoch)
         priority = 0
         if refused is None and rule.task is TaskEffect.TAKE:
             refused, priority = self._take(agent, request)

@@ -9,6 +9,7 @@ from statecore.agents.model import EventOutcome, EventRequest, OutcomeCode
 from statecore.agents.store import Drained, HeartbeatCheck
 from statecore.errors import LimitExceededError
 from statecore.events import EventDraft
+from statecore.fences import is_current
 
 
 class MemoryInboxStore:
@@ -98,7 +99,7 @@ class MemoryHeartbeatStore:
                     view = agent.view
                     op_id = f"lost.{agent.agent_id}@{view.epoch}"
                     event = self._all.lifecycle.lost_event
-                    self._all.apply(EventRequest(agent.agent_id, event, op_id, epoch=view.epoch))
+                    self._all.apply(EventRequest(agent.agent_id, event, op_id))
                     lost.append(agent.agent_id)
                 elif threshold_ms // 2 <= silent_ms < threshold_ms and not agent.suspected:
                     agent.suspected = True
@@ -114,7 +115,7 @@ class MemoryHeartbeatStore:
         agent = self._all.agents.get(agent_id)
         if agent is None:
             return EventOutcome(request, OutcomeCode.NOT_FOUND)
-        if agent.view.epoch != epoch:
+        if agent.view.epoch != epoch or not is_current(epoch, self._all.space.epoch):
             wanted, found = f"epoch {epoch}", f"epoch {agent.view.epoch}"
             refused = EventOutcome(request, OutcomeCode.LEASE_LOST, agent.view, wanted, found)
             self._all.audit_refusal(refused)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from statecore.agents.model import AgentEvent, AgentState, AgentView, EventOutcome, EventRequest, OutcomeCode
 from statecore.errors import InvalidTransitionError, LifecycleError, UnknownEventError, UnknownStateError
-from statecore.fences import rise
+from statecore.fences import is_current, rise
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
@@ -153,13 +153,14 @@ AGENT_LIFECYCLE = Lifecycle(
 )
 
 
-def refuse(view: AgentView, request: EventRequest, rule: EventRule) -> EventOutcome | None:
+def refuse(view: AgentView, request: EventRequest, rule: EventRule, namespace_epoch: int) -> EventOutcome | None:
     """Why the request can't be applied to the agent as it stands, or None if it can."""
 
     def outcome(code: OutcomeCode, wanted: object, found: object) -> EventOutcome:
         return EventOutcome(request, code, view, str(wanted), str(found))
 
-    if request.epoch is not None and request.epoch != view.epoch:
+    lease_stands = request.epoch == view.epoch and is_current(view.epoch, namespace_epoch)
+    if request.epoch is not None and not lease_stands:
         return outcome(OutcomeCode.LEASE_LOST, f"epoch {request.epoch}", f"epoch {view.epoch}")
     if request.task_id is not None and rule.task is not TaskEffect.TAKE and request.task_id != view.task_id:
         return outcome(OutcomeCode.LEASE_LOST, f"task {request.task_id}", f"task {view.task_id or 'none'}")

@@ -71,7 +71,7 @@ class Replay:
 
     agents: dict[str, AgentView] = field(default_factory=dict)
     tasks: dict[str, TaskView] = field(default_factory=dict)
-    applied: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    applied: dict[str, list[str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
 
@@ -81,21 +81,25 @@ def replay(events: Iterable[Event], lifecycle: Lifecycle = AGENT_LIFECYCLE) -> R
 
     After a problem the replay goes on from what the event says, so one bad event is not reported for all behind it.
     """
-    run = _Run(lifecycle)
+    replayer = Replayer(lifecycle)
     for event in events:
-        run.take(event)
-    return run.result
+        replayer.take(event)
+    return replayer.result
 
 
-class _Run:
-    def __init__(self, lifecycle: Lifecycle) -> None:
+class Replayer:
+    """A replay that is fed one event at a time; `result` stands where the last one left it."""
+
+    def __init__(self, lifecycle: Lifecycle = AGENT_LIFECYCLE) -> None:
         self.result = Replay()
         self._lifecycle = lifecycle
+        self._operations: defaultdict[str, set[str]] = defaultdict(set)
         self._epochs: dict[str, int] = {}
         self._fences: dict[str, int] = {}
         self._event: Event
 
     def take(self, event: Event) -> None:
+        """Go on by one event and note what is wrong with it."""
         self._event = event
         self.result.counts[event.kind] += 1
         family, _, name = event.kind.partition(":")
@@ -113,9 +117,7 @@ class _Run:
         subject, known = self._event.subject, self.result.agents.get(self._event.subject)
         if before != known:
             self._problem(ProblemKind.OTHER_BEFORE, f"{self._event.kind} found {before}, the replay had {known}")
-        if self._event.op_id in self.result.applied[subject]:
-            self._problem(ProblemKind.DOUBLED, f"op_id {self._event.op_id} was applied before")
-        self.result.applied[subject].append(self._event.op_id)
+        self._check_op_id()
         if after is None:
             if name != "deregistered" or before is None:
                 self._problem(ProblemKind.NOT_ALLOWED, f"{self._event.kind} made the agent vanish")
@@ -127,6 +129,13 @@ class _Run:
         self._check_held_task(name, before, after)
         self.result.agents[subject] = after
         self._epochs[subject] = max(after.epoch, self._epochs.get(subject, 0))
+
+    def _check_op_id(self) -> None:
+        subject, op_id = self._event.subject, self._event.op_id
+        if op_id in self._operations[subject]:
+            self._problem(ProblemKind.DOUBLED, f"op_id {op_id} was applied before")
+        self._operations[subject].add(op_id)
+        self.result.applied.setdefault(subject, []).append(op_id)
 
     def _check_state(self, name: str, before: AgentView | None, after: AgentView) -> None:
         if before is None:
@@ -151,9 +160,11 @@ class _Run:
         """Epochs rise where the table says so, else stay; a new registration stands above all its former lives."""
         highest = self._epochs.get(self._event.subject, 0)
         rule = self._lifecycle.rules.get(name)
-        rises = before is None or (rule is not None and rule.raises_epoch)
-        if after.epoch <= highest if rises else before is not None and after.epoch != before.epoch:
-            wanted = f"above {highest}" if rises else f"{before.epoch if before else 0}"
+        if before is None or (rule is not None and rule.raises_epoch):
+            right, wanted = after.epoch > highest, f"above {highest}"
+        else:
+            right, wanted = after.epoch == before.epoch, str(before.epoch)
+        if not right:
             self._problem(ProblemKind.EPOCH, f"{self._event.kind} left epoch {after.epoch}, it must be {wanted}")
 
     def _check_held_task(self, name: str, before: AgentView | None, after: AgentView) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import redis
 from celery import Celery
+from kombu import pools
 from pytest_celery import (
     CeleryBackendCluster,
     CeleryBrokerCluster,
@@ -261,8 +262,9 @@ def close_app(app: Celery) -> None:
     if client is not None:
         client.close()
         client.connection_pool.disconnect()
-    app.pool.force_close_all()
     app.close()
+    # kombu shares its pools between all apps of a process, and a closed one stays closed.
+    pools.reset()
 
 
 def broker_cluster(server: EmbeddedRedis) -> CeleryBrokerCluster:

@@ -42,7 +42,7 @@ def test_every_state_and_event_does_what_the_design_says(state: str, event: str)
     view = AgentView(state, version=7, epoch=1_000_000_001, task_id="t1", task_priority=3)
     request = EventRequest("a1", event, "op", task_id="t2" if event == "task_assigned" else None)
     rule = AGENT_LIFECYCLE.rule(event)
-    refused = refuse(view, request, rule)
+    refused = refuse(view, request, rule, namespace_epoch=1)
     target = DESIGN.get((state, event))
     if target is None:
         assert refused is not None
@@ -73,7 +73,17 @@ def test_an_epoch_of_a_newer_namespace_epoch_is_above_all_older_ones() -> None:
 def test_the_lease_is_checked_before_anything_else() -> None:
     view = AgentView("idle", version=7, epoch=5)
     request = EventRequest("a1", "work_started", "op", epoch=4, expected_version=99)
-    refused = refuse(view, request, AGENT_LIFECYCLE.rule("work_started"))
+    refused = refuse(view, request, AGENT_LIFECYCLE.rule("work_started"), namespace_epoch=0)
+    assert refused is not None
+    assert refused.code is OutcomeCode.LEASE_LOST
+
+
+def test_a_lease_of_an_older_namespace_epoch_is_over_even_if_the_record_still_shows_it() -> None:
+    view = AgentView("assigned", version=7, epoch=1_000_000_005)
+    request = EventRequest("a1", "work_started", "op", epoch=1_000_000_005)
+    rule = AGENT_LIFECYCLE.rule("work_started")
+    assert refuse(view, request, rule, namespace_epoch=1) is None
+    refused = refuse(view, request, rule, namespace_epoch=2)
     assert refused is not None
     assert refused.code is OutcomeCode.LEASE_LOST
 
@@ -81,7 +91,7 @@ def test_the_lease_is_checked_before_anything_else() -> None:
 @pytest.mark.parametrize(("expected", "code"), [(6, OutcomeCode.CONFLICT), (8, OutcomeCode.EARLY)])
 def test_a_version_behind_is_a_conflict_and_one_ahead_is_early(expected: int, code: OutcomeCode) -> None:
     request = EventRequest("a1", "task_assigned", "op", task_id="t", expected_version=expected)
-    refused = refuse(AgentView("idle", 7, 5), request, AGENT_LIFECYCLE.rule("task_assigned"))
+    refused = refuse(AgentView("idle", 7, 5), request, AGENT_LIFECYCLE.rule("task_assigned"), namespace_epoch=0)
     assert refused is not None
     assert refused.code is code
 

@@ -98,7 +98,8 @@ end
 
 -- The same order of checks as `refuse` in transitions.py.
 local function refusal(agent, request, rule)
-  if request.epoch ~= '' and tonumber(request.epoch) ~= agent.epoch then
+  local lease_stands = tonumber(request.epoch) == agent.epoch and is_current(agent.epoch)
+  if request.epoch ~= '' and not lease_stands then
     return answer(agent, 'LEASE_LOST', 'epoch ' .. request.epoch, 'epoch ' .. int(agent.epoch))
   end
   if not rule then
@@ -155,7 +156,7 @@ local function drop_task(agent, effect, op_id)
 end
 
 local function next_epoch(agent)
-  return math.max(agent.epoch, namespace_epoch * 1000000000) + 1
+  return math.max(agent.epoch, namespace_epoch * FENCE_BASE) + 1
 end
 
 -- The answer to one request; whether it was known already is its field `repeated`.

@@ -29,9 +29,10 @@ for _, member in ipairs(redis.call('ZRANGEBYSCORE', beats, '(' .. gone, silent, 
 end
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', beats, '-inf', gone, 'LIMIT', 0, limit)) do
   local id = owner(member)
-  local result = apply({agent_id = id, event = lost_event, op_id = 'lost.' .. member, task_id = '', priority = '',
-    expected_version = '', expected_state = '', epoch = string.match(member, '@(%d+)$'), data = 'null'})
-  if result[1] == 'APPLIED' then
+  local agent = load_agent(id)
+  if agent and beat_member(agent) == member then
+    apply({agent_id = id, event = lost_event, op_id = 'lost.' .. member, task_id = '', priority = '',
+      expected_version = '', expected_state = '', epoch = '', data = 'null'})
     lost[#lost + 1] = id
   end
   redis.call('ZREM', beats, member)

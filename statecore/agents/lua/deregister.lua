@@ -19,7 +19,7 @@ redis.call('ZREM', prefix .. 'inboxes', id)
 redis.call('ZREM', prefix .. 'agents', id)
 -- The next registration of this id takes its epoch from the namespace's counter, which must not fall behind.
 local counted = tonumber(redis.call('HGET', KEYS[1], 'counter') or '0')
-redis.call('HSET', KEYS[1], 'counter', int(math.max(counted, agent.epoch - namespace_epoch * 1000000000)))
+redis.call('HSET', KEYS[1], 'counter', int(math.max(counted, agent.epoch - namespace_epoch * FENCE_BASE)))
 redis.call('SET', gone, op_id, 'EX', 3600)
 emit('agent:deregistered', id, op_id, before, 'null', '{"inbox_dropped":' .. dropped .. '}')
 return {'OK', wake()}

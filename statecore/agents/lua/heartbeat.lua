@@ -11,14 +11,14 @@ end
 local scores = redis.call('ZMSCORE', prefix .. 'heartbeats', unpack(members))
 local beats = {}
 for i, member in ipairs(members) do
-  if scores[i] then
+  if scores[i] and is_current(tonumber(ARGV[cursor + 2 * i - 1])) then
     beats[#beats + 1] = int(now)
     beats[#beats + 1] = member
   else
     local id, epoch = ARGV[cursor + 2 * i - 2], ARGV[cursor + 2 * i - 1]
     local agent = load_agent(id)
     local reply = {'NOT_FOUND'}
-    if agent and int(agent.epoch) == epoch then
+    if agent and int(agent.epoch) == epoch and is_current(agent.epoch) then
       reply = answer(agent, 'INVALID', 'heartbeat', agent.state)
     elseif agent then
       reply = answer(agent, 'LEASE_LOST', 'epoch ' .. epoch, 'epoch ' .. int(agent.epoch))

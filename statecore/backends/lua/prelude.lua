@@ -1,10 +1,19 @@
 -- What every changing script begins with: the epoch must be there, the time is the server's, events go to one stream.
 -- KEYS[1] epoch hash  KEYS[2] event stream
 -- ARGV[1] injected time in ms, or ''  ARGV[2] actor  ARGV[3] length limit of the stream
-local namespace_epoch = tonumber(redis.call('HGET', KEYS[1], 'epoch') or '')
-if not namespace_epoch then
+-- A fence is the namespace's epoch and a counter in one number, see fences.py.
+local FENCE_BASE = 1000000000
+
+local standing = redis.call('HMGET', KEYS[1], 'epoch', 'counter')
+local namespace_epoch = tonumber(standing[1] or '')
+if not namespace_epoch or tonumber(standing[2] or '0') > FENCE_BASE - 100000 then
+  -- Without a run_id the client raises the epoch, which starts the counter anew.
+  redis.call('HDEL', KEYS[1], 'run_id')
   return {'NO_EPOCH', ''}
 end
+
+-- Writes nothing, but a server out of memory refuses it: here, and not behind a removal that it would still allow.
+redis.call('SETRANGE', KEYS[1] .. ':room', 0, '')
 
 local prefix = string.sub(KEYS[1], 1, -6)
 local now = tonumber(ARGV[1])
@@ -24,7 +33,11 @@ local function emit(kind, subject, op_id, before, after, data)
 end
 
 local function next_fence()
-  return namespace_epoch * 1000000000 + redis.call('HINCRBY', KEYS[1], 'counter', 1)
+  return namespace_epoch * FENCE_BASE + redis.call('HINCRBY', KEYS[1], 'counter', 1)
+end
+
+local function is_current(fence)
+  return fence > namespace_epoch * FENCE_BASE
 end
 
 -- The last operations of a subject stand in its own hash, as op:<op_id> -> <number>|<answer>.

@@ -159,7 +159,7 @@ local function fenced_task(id, fence, op_id, operation)
   if known then
     return nil, known[1] == 'LEASE_LOST' and {'LEASE_LOST', known[2]} or {'OK', known}
   end
-  if task.status == 'claimed' and task.fence == fence then
+  if task.status == 'claimed' and task.fence == fence and is_current(tonumber(fence)) then
     return task
   end
   local current = task.status == 'claimed' and task.fence or task.status
