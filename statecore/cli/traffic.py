@@ -55,10 +55,6 @@ class Traffic:
             self._agents.heartbeats(list(self._alive.items()))
             stopping.wait(_BEAT_EVERY_S)
 
-    def drive(self, budgets: Sequence[tuple[str, int]], seconds: float, rng: random.Random) -> "Drive":
-        """Work for these agents, each with its number of events, spread over about that time."""
-        return Drive(self, budgets, seconds, rng)
-
 
 class Drive:
     """One thread's agents, going through their cycle event by event."""
@@ -70,6 +66,7 @@ class Drive:
         self._budgets = budgets
         self._pause_s = seconds / max(budget for _, budget in budgets)
         self._rng = rng
+        self.is_done = False
 
     def run(self, stopping: threading.Event) -> None:
         """Submit everything, or stop when told to."""
@@ -79,6 +76,7 @@ class Drive:
                     self._submit(agent_id, number)
             if stopping.wait(self._pause_s * self._rng.uniform(0.5, 1.5)):
                 return
+        self.is_done = True
 
     def _submit(self, agent_id: str, number: int) -> None:
         cycle, step = divmod(number, len(_CYCLE))

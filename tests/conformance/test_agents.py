@@ -21,21 +21,18 @@ from statecore.testing.agents import EARLY_WAIT_S, INBOX_LIMIT, AgentKit, AgentS
 from tests.conftest import MakeSpace
 
 
-class TestMemoryAgents(AgentStoreSuite):
-    @pytest.fixture
-    def kit(self) -> AgentKit:
-        clock = ManualClock()
-        space = MemorySpace(clock)
-        agents = MemoryAgents(space)
-        return AgentKit(
-            MemoryAgentStore(agents),
-            MemoryInboxStore(agents, limit=INBOX_LIMIT, early_wait_s=EARLY_WAIT_S),
-            MemoryHeartbeatStore(agents),
-            MemoryClaimStore(clock, space.ledger, space.lock, space.append, space.next_fence),
-            MemoryAssignStore(agents),
-            lambda: list(MemoryEventLog(space).read()),
-            clock.advance,
-        )
+def memory_kit(clock: ManualClock) -> AgentKit:
+    space = MemorySpace(clock)
+    agents = MemoryAgents(space)
+    return AgentKit(
+        MemoryAgentStore(agents),
+        MemoryInboxStore(agents, limit=INBOX_LIMIT, early_wait_s=EARLY_WAIT_S),
+        MemoryHeartbeatStore(agents),
+        MemoryClaimStore(clock, space.ledger, space.lock, space.append, space.next_fence),
+        MemoryAssignStore(agents),
+        lambda: list(MemoryEventLog(space).read()),
+        clock.advance,
+    )
 
 
 def redis_kit(space: RedisNamespace, clock: ManualClock) -> AgentKit:
@@ -48,6 +45,12 @@ def redis_kit(space: RedisNamespace, clock: ManualClock) -> AgentKit:
         lambda: list(RedisEventLog(space).read()),
         clock.advance,
     )
+
+
+class TestMemoryAgents(AgentStoreSuite):
+    @pytest.fixture
+    def kit(self) -> AgentKit:
+        return memory_kit(ManualClock())
 
 
 class TestRedisAgents(AgentStoreSuite):

@@ -186,6 +186,4 @@ def as_fields(view: AgentView) -> dict[str, Any]:
 
 
 def view_of(record: AgentRecord) -> AgentView:
-    return AgentView(
-        record.state, record.version, record.epoch, record.current_task_id, record.current_task_priority
-    )
+    return AgentView(record.state, record.version, record.epoch, record.current_task_id, record.current_task_priority)
