@@ -21,6 +21,15 @@ from statecore.settings import hide_password
 _log = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S = 4
+# A broker that is down must not hold up a producer: its event is safe already, and the sweep rings later.
+_TRANSPORT_OPTIONS = {
+    "socket_timeout": _CONNECT_TIMEOUT_S,
+    "socket_connect_timeout": _CONNECT_TIMEOUT_S,
+    "max_retries": 1,
+    "interval_start": 0,
+    "interval_step": 0,
+    "interval_max": 0,
+}
 # After this long a message counts as lost, and the next one is sent.
 _PENDING_MS = 2000
 
@@ -76,10 +85,7 @@ class Broker:
             connection = Connection(
                 self.url,
                 connect_timeout=_CONNECT_TIMEOUT_S,
-                transport_options={
-                    "socket_timeout": _CONNECT_TIMEOUT_S,
-                    "socket_connect_timeout": _CONNECT_TIMEOUT_S,
-                },
+                transport_options=_TRANSPORT_OPTIONS,
             )
             self._pool = ProducerPool(connections=connection.Pool(limit=10), limit=10)
         return self._pool

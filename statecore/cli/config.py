@@ -21,7 +21,10 @@ def config(as_json: AsJson = False) -> None:
     Every setting is an environment variable: STATECORE_ and the name in capitals. If none of the three server URLs is
     set, those of running embedded servers are shown.
 
-    Example: STATECORE_NAMESPACE=fleet-1 statecore config
+    ```
+    STATECORE_NAMESPACE=fleet-1 statecore config
+    statecore config --json | jq .settings.redis_url
+    ```
     """
     settings = effective_settings()
     shown, sources = settings.shown(), _sources(settings)

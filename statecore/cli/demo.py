@@ -20,6 +20,7 @@ from statecore.cli.exits import ExitCode
 from statecore.cli.interrupts import Interrupts
 from statecore.cli.processes import CeleryProcesses
 from statecore.cli.screen import LiveScreen, PlainScreen, Screen, print_verdict
+from statecore.cli.stage import Stage
 from statecore.cli.story import Plan, Story
 from statecore.cli.verdict import Verdict
 from statecore.core import Statecore
@@ -32,7 +33,7 @@ _SHORT = {"heartbeat_lost_after_s": 2.5, "inbox_ring_after_s": 1.0}
 AsJson = Annotated[bool, typer.Option("--json", help="Only the verdict, as one JSON object; progress goes to stderr.")]
 Agents = Annotated[int, typer.Option("--agents", min=3, max=100, help="How many agents.")]
 Events = Annotated[int, typer.Option("--events", min=50, max=10_000, help="How many events they go through.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Repeat the choices of an earlier demo. [default: random]")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Repeat the choices of an earlier demo.")]
 
 
 def demo(as_json: AsJson = False, agents: Agents = 6, events: Events = 600, seed: Seed = None) -> None:
@@ -46,13 +47,14 @@ def demo(as_json: AsJson = False, agents: Agents = 6, events: Events = 600, seed
 
     Exit code: 0 the verdict holds, 1 it does not, 2 a server or worker failed, 130 interrupted.
 
-    Example: statecore demo
+    ```
+    statecore demo
+    statecore demo --json --events 2000 > verdict.json
+    ```
 
-    Example, for a script: statecore demo --json --events 2000 > verdict.json
-
-    On your own servers: set STATECORE_REDIS_URL, STATECORE_DATABASE_URL and STATECORE_BROKER_URL, run statecore
-    migrate, then statecore demo. It works in a fresh namespace under your own thresholds, so with the default of 60 s
-    a lost agent takes over a minute. Use servers for testing: the demo's workers take messages from all queues.
+    If STATECORE_REDIS_URL, STATECORE_DATABASE_URL and STATECORE_BROKER_URL are all set, it uses these servers, in a
+    fresh namespace and under your own limits: with the default of 60 s an agent is lost after a minute. Take servers
+    for testing, as the demo's workers take messages from all queues and one of them is killed.
     """
     plan = Plan(agents, events, random.randrange(2**32) if seed is None else seed)
     console = Console(stderr=as_json)
@@ -60,6 +62,7 @@ def demo(as_json: AsJson = False, agents: Agents = 6, events: Events = 600, seed
     with Interrupts() as interrupts:
         try:
             verdict, story = _run(plan, _screen(console, as_json), interrupts)
+            interrupts.pause(0)
         except (KeyboardInterrupt, StatecoreError) as error:
             if not interrupts.requested:
                 raise
@@ -89,12 +92,25 @@ def _run(plan: Plan, screen: Screen, interrupts: Interrupts) -> tuple[Verdict, S
         interrupts.pause(0)
         if sc.agents.lifecycle is not AGENT_LIFECYCLE:
             raise SettingsError("the demo plays the built-in lifecycle; unset STATECORE_LIFECYCLE")
-        story = Story(sc, CeleryProcesses(folder, sc.settings), screen, interrupts, plan)
-        cleanup.callback(story.stop)
-        return story.play(), story
+        stage = Stage(sc, CeleryProcesses(folder, sc.settings), screen, interrupts)
+        cleanup.callback(stage.stop)
+        story = Story(stage, plan)
+        verdict = story.play()
+        if not verdict.holds:
+            screen.note(f"The logs of workers and beat are kept in {_keep_logs(folder)}.")
+        return verdict, story
     finally:
         interrupts.shield()
+        if interrupts.requested:
+            screen.note("Interrupted: what was started is stopped.")
         cleanup.close()
+
+
+def _keep_logs(folder: Path) -> str:
+    kept = tempfile.mkdtemp(prefix="statecore-demo-logs-")
+    for log in folder.glob("*.log"):
+        shutil.copy(log, kept)
+    return kept
 
 
 def _connect(home: Path, screen: Screen, cleanup: ExitStack) -> Statecore:
@@ -102,9 +118,19 @@ def _connect(home: Path, screen: Screen, cleanup: ExitStack) -> Statecore:
     namespace = f"demo-{random.randrange(16**6):06x}"
     own = Settings.load()
     if own.redis_url and own.database_url and own.broker_url:
-        screen.note(f"your own servers, namespace {namespace}; your thresholds hold: {own.heartbeat_lost_after_s:g} s")
-        return cleanup.enter_context(Statecore.connect(namespace=namespace))
-    screen.note(f"a Redis and a Postgres of their own start in {home}")
+        screen.note(
+            f"Your own servers, namespace {namespace}, your limit of {own.heartbeat_lost_after_s:g} s for silence."
+        )
+        sc = cleanup.enter_context(Statecore.connect(namespace=namespace))
+        cleanup.callback(_leave, sc)
+        return sc
+    screen.note(f"A Redis and a Postgres start in {home}.")
     # Not left to the last user alone: a start that was cut short may leave a server that nobody uses.
     cleanup.callback(EmbeddedServers(home).stop)
     return cleanup.enter_context(Statecore.embedded(home, namespace=namespace, **_SHORT))
+
+
+def _leave(sc: Statecore) -> None:
+    """No agent of the demo stays on the user's servers; its audit does."""
+    for record in sc.agents.list(limit=1000):
+        sc.agents.deregister(record.agent_id)

@@ -43,7 +43,7 @@ class Interrupts:
         """From now on signals change nothing: what follows is the cleanup, which is bounded by itself."""
         self._shielded = True
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
         again = self._requested.is_set()
         self._requested.set()
         if again and not self._shielded:

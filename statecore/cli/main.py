@@ -17,7 +17,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 fine; 1 the verdict does not hold; 2 wrong usage, settings or a server that fails; 130 Ctrl-C.",
+    rich_markup_mode="markdown",
+    epilog="Exit codes: 0 fine; 1 the verdict does not hold; 2 wrong usage or settings, or a server fails; 130 Ctrl-C.",
 )
 app.command()(demo)
 app.command()(config)
@@ -31,10 +32,16 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came f
 def statecore(debug: Debug = False) -> None:
     """A control plane for fleets of agents on Celery, Redis and Postgres.
 
-    Try it first: statecore demo
+    Begin with `statecore demo`: it needs no server and leaves nothing behind.
 
-    Then set STATECORE_REDIS_URL, STATECORE_DATABASE_URL and STATECORE_BROKER_URL to your servers, and: statecore
-    migrate && celery -A workers worker
+    Then set STATECORE_REDIS_URL, STATECORE_DATABASE_URL and STATECORE_BROKER_URL to your servers:
+
+    ```
+    statecore config
+    statecore migrate
+    celery -A workers worker
+    celery -A workers beat
+    ```
     """
 
 

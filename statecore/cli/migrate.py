@@ -20,9 +20,10 @@ def migrate(check: Check = False) -> None:
     It works on STATECORE_DATABASE_URL, or on the embedded servers if they run and no URL is set. It is safe to run at
     every deployment and from several hosts at once: they wait for each other, and the second finds nothing to do.
 
-    Example: STATECORE_DATABASE_URL=postgresql://me:secret@db/control statecore migrate
-
-    Example, before a worker starts: statecore migrate --check && celery -A workers worker
+    ```
+    STATECORE_DATABASE_URL=postgresql://me:secret@db/control statecore migrate
+    statecore migrate --check && celery -A workers worker
+    ```
     """
     console = Console(highlight=False, soft_wrap=True)
     with closing(Database(effective_settings().require("database_url"))) as database:

@@ -75,7 +75,7 @@ class PlainScreen:
         passed_s = time.monotonic() - self._began
         self._console.print(f"{passed_s:6.1f} s  {text}", markup=False, highlight=False, soft_wrap=True)
 
-    def watch(self, look: Callable[[], Scene]) -> None:
+    def watch(self, look: Callable[[], Scene]) -> None:  # noqa: ARG002 - lines can't show a scene
         return None
 
 
@@ -108,9 +108,12 @@ class LiveScreen:
         parts: list[RenderableType] = [Text(f"statecore demo  {time.monotonic() - self._began:.1f} s", style="bold")]
         scene = self._look() if self._look else None
         if scene is not None:
-            room = self._console.height - len(scene.agents) - len(self._notes) - 10
-            parts += [_counters(scene), _agents(scene)]
-            parts += [_recent(scene.recent[-min(room, _EVENTS_SHOWN) :])] if room > 0 else []
+            parts.append(_counters(scene))
+            room = self._console.height - min(len(scene.agents), _AGENTS_SHOWN) - len(self._notes) - 10
+            if scene.agents:
+                parts.append(_agents(scene))
+            if scene.recent and room > 0:
+                parts.append(_recent(scene.recent[-min(room, _EVENTS_SHOWN) :]))
         parts.append(self._story())
         return Group(*parts)
 
@@ -125,10 +128,11 @@ class LiveScreen:
 
 def print_verdict(console: Console, verdict: Verdict) -> None:
     """The verdict, check by check, and then in one line."""
-    table = _grid()
+    console.line()
     for good, name, text in _checks(verdict):
-        table.add_row(Text("ok" if good else "FAILED", style="green" if good else "bold red"), name, text)
-    console.print(Padding(table, (1, 0, 1, 2)))
+        word = Text(f"  {'ok' if good else 'FAILED':<8}", style="green" if good else "bold red")
+        console.print(word + Text(f"{name:<15}{text}", style="default"), soft_wrap=True)
+    console.line()
     for problem in verdict.problems:
         console.print(f"  {problem}", style="red", markup=False, highlight=False, soft_wrap=True)
     line = (
@@ -157,7 +161,7 @@ def _checks(verdict: Verdict) -> list[tuple[bool, str, str]]:
         (
             verdict.replay_equals_live,
             "replay = live",
-            f"{verdict.audit_events} audit events through the pure table end where the live records stand",
+            f"{verdict.audit_events} audit events, replayed through the pure table, end where the live records stand",
         ),
     ]
 

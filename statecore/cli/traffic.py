@@ -24,10 +24,9 @@ class Traffic:
         self._op_ids: set[str] = set()
         self._alive: dict[str, int] = {}
 
-    @property
-    def count(self) -> int:
-        """How many events were submitted so far."""
-        return len(self._op_ids)
+    def op_ids(self) -> frozenset[str]:
+        """Of everything submitted so far."""
+        return frozenset(self._op_ids)
 
     def is_ours(self, op_id: str) -> bool:
         """Whether this account has the op_id."""

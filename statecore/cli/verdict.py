@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -88,7 +89,7 @@ def _out_of_order(submitted: Sequence[str], applied: Sequence[str]) -> int:
     """How many were applied directly after one that was submitted later."""
     place = {op_id: number for number, op_id in enumerate(submitted)}
     places = [place[op_id] for op_id in applied if op_id in place]
-    return sum(later < earlier for earlier, later in zip(places, places[1:], strict=False))
+    return sum(later < earlier for earlier, later in itertools.pairwise(places))
 
 
 def _differences(found: Replay, evidence: Evidence) -> list[str]:

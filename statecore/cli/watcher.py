@@ -19,11 +19,11 @@ class Watcher:
     """Follows a namespace's events from the first one, replays them, and wakes those who wait for something."""
 
     def __init__(self, log: EventLog, lifecycle: Lifecycle, is_ours: Callable[[str], bool]) -> None:
-        self.applied = 0
         self._log = log
         self._is_ours = is_ours
         self._replayer = Replayer(lifecycle)
         self._recent: deque[Event] = deque(maxlen=_RECENT)
+        self._applied: set[str] = set()
         self._changed = threading.Condition()
 
     def follow(self, stopping: threading.Event) -> None:
@@ -40,6 +40,11 @@ class Watcher:
         """Whether the condition came true in time; it is looked at after every event."""
         with self._changed:
             return self._changed.wait_for(condition, seconds)
+
+    def missing(self, op_ids: frozenset[str]) -> frozenset[str]:
+        """Those of them that are not applied yet."""
+        with self._changed:
+            return op_ids - self._applied
 
     def agent(self, agent_id: str) -> AgentView | None:
         """The agent as the events so far left it."""
@@ -59,5 +64,5 @@ class Watcher:
             self._replayer.take(event)
             self._recent.append(event)
             if event.after is not None and event.kind.startswith("agent:") and self._is_ours(event.op_id):
-                self.applied += 1
+                self._applied.add(event.op_id)
             self._changed.notify_all()

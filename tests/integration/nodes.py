@@ -229,7 +229,7 @@ class RedisContainer(CeleryTestContainer):
         else:
             self._server.stop()
 
-    def restart(self, timeout: float = PATIENCE_S) -> None:
+    def restart(self, timeout: float = PATIENCE_S) -> None:  # noqa: ARG002
         self._server.stop()
         self._server.start()
 

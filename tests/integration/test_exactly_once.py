@@ -174,7 +174,7 @@ def replay(registered: Event, changes: Sequence[Event], requests: Sequence[Event
         assert event.kind == f"agent:{request.event}"
         assert event.before == as_fields(view), f"{event} begins where the event before it ended"
         rule = AGENT_LIFECYCLE.rule(request.event)
-        assert refuse(view, request, rule) is None, f"the table allows {event}"
+        assert refuse(view, request, rule, namespace_epoch=0) is None, f"the table allows {event}"
         view = advance(view, request, rule, namespace_epoch=0, task_priority=request.priority or 0)
         assert event.after == as_fields(view), f"{event} ends where the table leads"
     return view

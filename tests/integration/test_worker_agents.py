@@ -15,6 +15,7 @@ from tests.integration.nodes import PATIENCE_S, ProcessContainer, await_until
 APPLY = "statecore.agents.apply_event"
 APPLY_MANY = "statecore.agents.apply_events"
 HEARTBEAT = "statecore.agents.heartbeat"
+CHECK_RECEIVED = "Task statecore.maintenance.check_heartbeats["
 ROUND = ("task_assigned", "work_started", "output_ready", "output_delivered")
 
 
@@ -142,7 +143,8 @@ class TestMessages:
         assert (answer["outcome"], answer["error"]) == ("conflict", "LeaseLostError"), answer
         assert plane.agents.get("a1").heartbeat_at == after, "a former process can't keep the agent alive"
 
-    def test_sent_events_are_applied_in_the_order_sent(self, plane: Statecore, producer: Producer) -> None:
+    @pytest.mark.usefixtures("celery_setup")
+    def test_sent_events_are_applied_in_the_order_sent(self, plane: Statecore) -> None:
         plane.agents.register("a1")
         sent = [
             plane.agents.send_event("a1", event, task_id=f"t{number // 4}") for number, event in enumerate(ROUND * 25)
@@ -156,10 +158,9 @@ class TestMessages:
         applied = [event.op_id for event in plane.events.read(subject="a1") if event.kind != "agent:registered"]
         assert applied == [op_id for receipt in sent for op_id in receipt.op_ids]
 
+    @pytest.mark.usefixtures("celery_setup")
     @pytest.mark.parametrize("last", ["the task", "the agent"])
-    def test_a_waiting_task_and_an_idle_agent_meet_without_beat(
-        self, plane: Statecore, producer: Producer, last: str
-    ) -> None:
+    def test_a_waiting_task_and_an_idle_agent_meet_without_beat(self, plane: Statecore, last: str) -> None:
         comes = {"the agent": lambda: plane.agents.register("a1"), "the task": lambda: plane.claims.enqueue("t1", 7)}
         for name in sorted(comes, key=lambda name: name == last):
             comes[name]()
@@ -240,12 +241,11 @@ class TestLostAgents:
         )
         assert plane.agents.get("awake").current_task_id == "t1", "t1 stood before t2 and still does"
 
-        checked = "check_heartbeats[{}"
         worker = celery_setup.worker
         assert worker is not None
-        checks = worker.logs().count(checked.format(""))
+        checks = worker.logs().count(CHECK_RECEIVED)
         await_until(
-            beating_and(lambda: worker.logs().count(checked.format("")) >= checks + 6),
+            beating_and(lambda: worker.logs().count(CHECK_RECEIVED) >= checks + 4),
             PATIENCE_S,
             "both beats have checked again",
         )
