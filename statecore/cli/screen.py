@@ -28,7 +28,6 @@ _STATE_STYLES = {
     "stopped": "yellow",
     "lost": "bold red",
 }
-_NOTES_SHOWN = 12
 _EVENTS_SHOWN = 6
 _AGENTS_SHOWN = 12
 
@@ -106,20 +105,22 @@ class LiveScreen:
 
     def _render(self) -> RenderableType:
         parts: list[RenderableType] = [Text(f"statecore demo  {time.monotonic() - self._began:.1f} s", style="bold")]
+        room = self._console.height - 2
         scene = self._look() if self._look else None
         if scene is not None:
             parts.append(_counters(scene))
-            room = self._console.height - min(len(scene.agents), _AGENTS_SHOWN) - len(self._notes) - 10
+            room -= min(len(scene.agents), _AGENTS_SHOWN) + 8
             if scene.agents:
                 parts.append(_agents(scene))
-            if scene.recent and room > 0:
-                parts.append(_recent(scene.recent[-min(room, _EVENTS_SHOWN) :]))
-        parts.append(self._story())
+            for_events = min(room - len(self._notes) - 2, _EVENTS_SHOWN)
+            if scene.recent and for_events > 0:
+                parts.append(_recent(scene.recent[-for_events:]))
+        parts.append(self._story(max(1, room)))
         return Group(*parts)
 
-    def _story(self) -> Table:
+    def _story(self, room: int) -> Table:
         table = _grid()
-        notes = self._notes[-_NOTES_SHOWN:]
+        notes = self._notes[-room:]
         for number, (passed_s, text) in enumerate(notes, start=1):
             now = number == len(notes)
             table.add_row(Text(f"{passed_s:6.1f} s", style="dim"), Text(text, style="bold yellow" if now else ""))
@@ -175,8 +176,9 @@ def _counters(scene: Scene) -> Padding:
         (" in flight ", "dim"),
         f"{max(0, scene.submitted - scene.applied):<5}",
     )
+    line.append("\n")
     for name, pid, state in scene.processes:
-        line.append(f"  {name} ", "dim").append(f"{pid} {state}", "bold red" if state == "killed" else "green")
+        line.append(f"{name} ", "dim").append(f"{pid} {state}  ", "bold red" if state == "killed" else "green")
     return Padding(line, (1, 0, 1, 0))
 
 

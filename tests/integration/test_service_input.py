@@ -34,7 +34,7 @@ WRONG: list[tuple[str, Call, type[RejectedError]]] = [
     ("an event that is no text", lambda sc: sc.agents.apply_event("a1", ["x"]), UnknownEventError),
     ("an assignment of nothing", lambda sc: sc.agents.apply_event("a1", "task_assigned"), InvalidInputError),
     ("a priority out of range", lambda sc: sc.claims.enqueue("t", priority=1001), InvalidInputError),
-    ("a version as text", lambda sc: sc.agents.apply_event("a1", "agent_failed", expected_version="3"), InvalidInputError),
+    ("a version as text", lambda sc: sc.agents.request("a1", "agent_failed", expected_version="3"), InvalidInputError),
     ("data over 64 KB", lambda sc: sc.agents.send_event("a1", "agent_failed", data="x" * 65_535), LimitExceededError),
     ("an op_id with a bar", lambda sc: sc.agents.apply_event("a1", "agent_failed", op_id="a|b"), InvalidIdError),
     ("an unknown state", lambda sc: sc.agents.compare_and_set_agent_state("a1", "idle", "tired"), UnknownStateError),
