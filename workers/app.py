@@ -8,6 +8,7 @@ from celery import Celery
 
 from beat_schedule import BEAT_SCHEDULE
 from statecore.settings import Settings
+from workers.bootsteps.preflight import Preflight
 from workers.queues import QUEUES, RUNS
 from workers.runtime import Runtime
 from workers.tasks import register
@@ -45,6 +46,7 @@ def setup(app: Celery, runtime: Runtime | None = None) -> Celery:
 
 def _attach(app: Celery, runtime: Runtime) -> None:
     app.statecore_runtime = runtime
+    app.steps["worker"].add(Preflight)
     register(app)
 
 

@@ -10,6 +10,9 @@ from statecore.core import Statecore, effective_settings
 from statecore.settings import Settings
 
 
+_NAMESPACES_KEPT = 1000
+
+
 class Runtime:
     """Made once per app; connects on first use in each process, so nothing is inherited by a fork but the plan."""
 
@@ -35,6 +38,8 @@ class Runtime:
                 self._home = Statecore.connect(settings=self.settings)
             name = self._home.namespace if namespace is None else namespace
             if name not in self._namespaces:
+                if len(self._namespaces) >= _NAMESPACES_KEPT:
+                    self._namespaces.clear()
                 self._namespaces[name] = self._home.in_namespace(name)
             return self._namespaces[name]
 

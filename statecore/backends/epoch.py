@@ -13,6 +13,9 @@ from statecore.backends.redis_server import Connection
 from statecore.backends.scripts import load_script
 
 
+_VERIFIED_KEPT = 10_000
+
+
 class EpochLedger(Protocol):
     """The durable truth about namespaces' epochs."""
 
@@ -42,6 +45,8 @@ class EpochKeeper:
             raised = self._ledger.raise_from(namespace, self._ledger.current(namespace))
             if raised is not None:
                 connection.run(load_script("backends/copy_epoch"), [key], [raised, connection.run_id])
+        if len(self._verified) >= _VERIFIED_KEPT:
+            self._verified.clear()
         self._verified[namespace] = connection.run_id
 
     def distrust(self, namespace: str) -> None:

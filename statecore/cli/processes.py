@@ -61,8 +61,12 @@ class CeleryProcess:
         return self._ready_mark in self.log.read_text(errors="replace")
 
     def freeze(self) -> None:
-        """Halt it where it stands, pool included; it can only be killed now."""
+        """Halt it where it stands, pool included, until thaw or kill."""
         self._signal_group(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on after freeze."""
+        self._signal_group(signal.SIGCONT)
 
     def kill(self) -> None:
         """End it with SIGKILL, pool included, as a crash of its host would."""

@@ -105,7 +105,7 @@ class Stage:
         op_ids = self.traffic.op_ids()
         return Scene(
             agents=[(agent_id, role, self.agent(agent_id)) for agent_id, role in list(self.roles.items())],
-            processes=[(process.name, process.pid, self._condition(process)) for process in self.processes.all],
+            processes=[(process.name, self._condition(process)) for process in self.processes.all],
             submitted=len(op_ids),
             applied=len(op_ids) - len(self.watcher.missing(op_ids)),
             recent=self.watcher.recent(),

@@ -24,7 +24,8 @@ DRIVE_S = 5.0
 WORKER_CHILDREN = 2
 _DRIVERS = 4
 _PILE_UP = 10
-_PILE_UP_S = 1.5
+_PILE_UP_S = 1.0
+_FREEZES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Story:
             self._play()
         except PromiseBrokenError as error:
             broken.append(str(error))
-        self._stage.note("Workers and beat stop; the audit stream is replayed through the pure table.")
+        self._stage.note("Workers and beat stop; the audit is replayed through the pure table.")
         self._stage.processes.stop()
         return judge(self._stage.evidence(), self._sc.agents.lifecycle, broken)
 
@@ -115,7 +116,7 @@ class Story:
             self._stage.traffic.keep_alive(record.agent_id, record.epoch)
             records.append(record)
         self._stage.crew.start("heartbeats", self._stage.traffic.beat)
-        self._stage.note(f"{driven} agents go through their events, {REVIEWERS} wait for reviews from the queue.")
+        self._stage.note(f"Events go to {driven} of {len(records)} agents; the other {REVIEWERS} wait for reviews.")
         return records[driven:]
 
     def _start_driving(self) -> list[Drive]:
@@ -146,10 +147,8 @@ class Story:
         return time.monotonic()
 
     def _kill_one_of(self, workers: list[CeleryProcess]) -> None:
-        """Frozen first, so that messages which it took, and the events behind them, are in flight when it dies."""
         victim = self._rng.choice(workers)
-        victim.freeze()
-        self._stage.wait(lambda: len(self._stage.in_flight()) >= _PILE_UP, _PILE_UP_S)
+        self._freeze_with_messages(victim)
         self._stage.kill(victim)
         killed_at, in_flight = time.monotonic(), self._stage.in_flight()
         self.facts.killed_worker, self.facts.killed_pid = victim.name, victim.pid
@@ -160,6 +159,16 @@ class Story:
         )
         after_s = self.facts.applied_after_kill_s = round(time.monotonic() - killed_at, 1)
         self._stage.note(f"Those {len(in_flight)} events are applied {after_s} s later, by the worker that is left.")
+
+    def _freeze_with_messages(self, victim: CeleryProcess) -> None:
+        """Halt it at a moment when it has taken messages, so that the events behind them are in flight."""
+        per_agent_s = self._plan.events / (self._plan.agents - REVIEWERS) / DRIVE_S
+        piled_up = max(2, min(_PILE_UP, round(per_agent_s * _PILE_UP_S / 2)))
+        for left in reversed(range(_FREEZES)):
+            victim.freeze()
+            if self._stage.wait(lambda: len(self._stage.in_flight()) >= piled_up, _PILE_UP_S) or not left:
+                return
+            victim.thaw()
 
     def _replace_worker(self) -> CeleryProcess:
         replacement = self._start_worker(3)
@@ -173,7 +182,7 @@ class Story:
             lambda: self._state(agent_id) == AgentState.LOST, f"beat declares {agent_id} lost", patience_s
         )
         after_s = self.facts.lost_after_s = round(time.monotonic() - silent_since, 1)
-        self._stage.note(f"{agent_id} is declared lost after {after_s} s: its epoch rises, {REVIEW} is queued again.")
+        self._stage.note(f"{agent_id} is declared lost after {after_s} s; {REVIEW} is queued again.")
         self._stage.expect(lambda: self._holder() == successor.agent_id, f"{successor.agent_id} gets {REVIEW}")
         self.facts.successor = successor.agent_id
         self._stage.note(f"{successor.agent_id} gets {REVIEW}.")
@@ -189,9 +198,10 @@ class Story:
             self.facts.refusal = str(error)
         else:
             raise PromiseBrokenError(f"the late write of {agent_id} was accepted")
-        self._stage.note(f"{agent_id} wakes up and reports its output: refused, LeaseLostError. It registers again.")
+        self._stage.note(f"{agent_id} wakes up and reports its output: refused (LeaseLostError).")
         returned = self._sc.agents.register(agent_id, capabilities=["review"])
         self._stage.traffic.keep_alive(agent_id, returned.epoch)
+        self._stage.note(f"{agent_id} registers again, under a new epoch.")
 
     def _finish_review(self, successor: AgentRecord) -> None:
         for event in (AgentEvent.WORK_STARTED, AgentEvent.OUTPUT_READY, AgentEvent.OUTPUT_DELIVERED):

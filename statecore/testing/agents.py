@@ -523,7 +523,7 @@ class AgentStoreSuite(ABC):
         task = kit.claims.get("t0")
         assert (task.status, task.priority, task.place, task.attempts) == ("queued", 5, place, 1)
         assert [event.kind for event in kit.events()].count("task:reclaimed") == 1
-        order = [task.task_id for _ in range(3) if (task := kit.claims.claim_next("c", (), 60, new_op_id()))]
+        order = [claimed.task_id for _ in range(3) if (claimed := kit.claims.claim_next("c", (), 60, new_op_id()))]
         assert order == ["t2", "t0", "t1"], "original priority and place"
 
     def test_the_agent_that_wakes_up_later_is_refused_by_its_epoch(self, kit: AgentKit) -> None:

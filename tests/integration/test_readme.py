@@ -40,7 +40,7 @@ def test_the_docs_own_table_is_a_lifecycle() -> None:
     assert isinstance(names["LIFECYCLE"], Lifecycle)
 
 
-def test_a_lifecycle_of_ones_own_rules_a_real_store(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lifecycle_of_ones_own_rules_a_real_store(settings: Settings) -> None:
     (example,) = (text for text in examples("docs/agents.md") if "LIFECYCLE" in text)
     names: dict[str, Lifecycle] = {}
     exec(compile(example, "agents.md", "exec"), names)
