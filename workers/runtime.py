@@ -9,7 +9,6 @@ from collections.abc import Callable
 from statecore.core import Statecore, effective_settings
 from statecore.settings import Settings
 
-
 _NAMESPACES_KEPT = 1000
 
 

@@ -12,7 +12,6 @@ from typing import Protocol
 from statecore.backends.redis_server import Connection
 from statecore.backends.scripts import load_script
 
-
 _VERIFIED_KEPT = 10_000
 
 

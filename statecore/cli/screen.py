@@ -162,7 +162,7 @@ def _checks(verdict: Verdict) -> list[tuple[bool, str, str]]:
         (
             verdict.replay_equals_live,
             "replay = live",
-            f"{verdict.audit_events} audit events replayed end where the live records stand",
+            f"{verdict.audit_events} audit events, replayed, equal the live records",
         ),
     ]
 

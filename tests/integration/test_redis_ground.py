@@ -156,14 +156,14 @@ def test_a_full_server_refuses_and_nothing_is_half_written(
     store.register("a1", (), "{}", new_op_id())
     claims.enqueue("t1", 0, (), 3, new_op_id())
     with admin(server) as client:
-        before = {key: client.dump(key) for key in client.keys()}
+        before = {key: client.dump(key) for key in client.scan_iter()}
         client.config_set("maxmemory", 1)
         with pytest.raises(StoreUnavailableError, match="maxmemory"):
             store.apply_event(EventRequest("a1", "task_assigned", new_op_id(), task_id="t1"))
         with pytest.raises(StoreUnavailableError, match="maxmemory"):
             claims.claim_next("c1", (), 60, new_op_id())
         client.config_set("maxmemory", 0)
-        assert {key: client.dump(key) for key in client.keys()} == before
+        assert {key: client.dump(key) for key in client.scan_iter()} == before
     assert claims.claim_next("c1", (), 60, new_op_id()) is not None
 
 
