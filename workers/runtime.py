@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from statecore.core import Statecore, effective_settings
+from statecore.ids import check_id
 from statecore.settings import Settings
 
 _NAMESPACES_KEPT = 1000
@@ -35,7 +36,7 @@ class Runtime:
         with self._lock:
             if self._home is None:
                 self._home = Statecore.connect(settings=self.settings)
-            name = self._home.namespace if namespace is None else namespace
+            name = self._home.namespace if namespace is None else check_id("namespace", namespace)
             if name not in self._namespaces:
                 if len(self._namespaces) >= _NAMESPACES_KEPT:
                     self._namespaces.clear()

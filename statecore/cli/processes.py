@@ -103,7 +103,8 @@ class CeleryProcesses:
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.all: list[CeleryProcess] = []
         self._folder = folder
-        self._environment = celery_environment(settings)
+        # What a killed worker leaves among temporary files must go with the folder.
+        self._environment = celery_environment(settings) | {"TMPDIR": str(folder)}
 
     def start_worker(self, name: str, concurrency: int) -> CeleryProcess:
         """A worker of all queues is on its way up; see wait_ready."""

@@ -77,9 +77,9 @@ class Stage:
             self._pause(0)
         return True
 
-    def in_flight(self) -> frozenset[str]:
-        """The op_ids that were submitted and are not applied yet."""
-        return self.watcher.missing(self.traffic.op_ids())
+    def in_flight(self, min_age_s: float = 0.0) -> frozenset[str]:
+        """The op_ids that were submitted, at least that long ago, and are not applied yet."""
+        return self.watcher.missing(self.traffic.op_ids(min_age_s))
 
     def agent(self, agent_id: str) -> AgentView | None:
         """The agent as the audit stream tells."""

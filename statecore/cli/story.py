@@ -23,9 +23,8 @@ REVIEW_EVENTS = 4
 DRIVE_S = 5.0
 WORKER_CHILDREN = 2
 _DRIVERS = 4
-_PILE_UP = 10
-_PILE_UP_S = 1.0
-_FREEZES = 3
+_FREEZES = 4
+_STUCK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +161,9 @@ class Story:
 
     def _freeze_with_messages(self, victim: CeleryProcess) -> None:
         """Halt it at a moment when it has taken messages, so that the events behind them are in flight."""
-        per_agent_s = self._plan.events / (self._plan.agents - REVIEWERS) / DRIVE_S
-        piled_up = max(2, min(_PILE_UP, round(per_agent_s * _PILE_UP_S / 2)))
-        for left in reversed(range(_FREEZES)):
+        for _ in range(_FREEZES):
             victim.freeze()
-            if self._stage.wait(lambda: len(self._stage.in_flight()) >= piled_up, _PILE_UP_S) or not left:
+            if self._stage.wait(lambda: bool(self._stage.in_flight(_STUCK_S)), 2 * _STUCK_S):
                 return
             victim.thaw()
 

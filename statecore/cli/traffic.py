@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,12 +22,13 @@ class Traffic:
     def __init__(self, agents: AgentService) -> None:
         self.submitted: dict[str, list[str]] = {}
         self._agents = agents
-        self._op_ids: set[str] = set()
+        self._op_ids: dict[str, float] = {}
         self._alive: dict[str, int] = {}
 
-    def op_ids(self) -> frozenset[str]:
-        """Of everything submitted so far."""
-        return frozenset(self._op_ids)
+    def op_ids(self, min_age_s: float = 0.0) -> frozenset[str]:
+        """Of everything submitted so far and at least that long ago."""
+        latest = time.monotonic() - min_age_s
+        return frozenset(op_id for op_id, at in list(self._op_ids.items()) if at <= latest)
 
     def is_ours(self, op_id: str) -> bool:
         """Whether this account has the op_id."""
@@ -36,7 +38,7 @@ class Traffic:
         """The event waits in the agent's inbox; only one thread submits for an agent, so their order is known."""
         op_id = new_op_id()
         # Noted first: the worker may have applied it before send_event has returned.
-        self._op_ids.add(op_id)
+        self._op_ids[op_id] = time.monotonic()
         self.submitted.setdefault(agent_id, []).append(op_id)
         self._agents.send_event(agent_id, event, op_id=op_id, **fields)
 

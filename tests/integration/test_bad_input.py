@@ -95,14 +95,18 @@ WRONG_ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-# What reaches a worker that is no task message at all: content type, body, headers, and what Celery says of it.
 TASK_HEADERS = {"lang": "py", "task": APPLY, "retries": 0, "timelimit": [None, None], "argsrepr": "", "kwargsrepr": ""}
 BODY = json.dumps([[], GOOD, {}]).encode()
 REFUSED = "Refusing to deserialize"
+# What reaches a worker and is no task message: content type, body, headers, and what the worker says of it.
 GARBAGE: dict[str, tuple[str, bytes, dict[str, Any], str]] = {
-    "broken JSON": ("application/json", b'[[], {"agent_id": "a1", ', TASK_HEADERS, "error"),
-    "JSON that is no UTF-8": ("application/json", b'[[], {"agent_id": "\xff\xfe"}, {}]', TASK_HEADERS, "error"),
-    "JSON of another shape": ("application/json", b'{"agent_id": "a1"}', TASK_HEADERS, "error"),
+    "broken JSON": ("application/json", b'[[], {"agent_id": "a1", ', TASK_HEADERS, "Can't decode message body"),
+    "JSON that is no UTF-8": (
+        "application/json",
+        b'[[], {"a": "\xff"}, {}]',
+        TASK_HEADERS,
+        "Can't decode message body",
+    ),
     "a pickle": ("application/x-python-serialize", pickle.dumps([[], GOOD, {}]), TASK_HEADERS, REFUSED),
     "a YAML": ("application/x-yaml", b"- []\n- {agent_id: a1}\n- {}\n", TASK_HEADERS, REFUSED),
     "no task name": ("application/json", BODY, {}, "Received and deleted unknown message"),
@@ -112,6 +116,13 @@ GARBAGE: dict[str, tuple[str, bytes, dict[str, Any], str]] = {
         {**TASK_HEADERS, "task": "statecore.agents.explode"},
         "Received unregistered task of type 'statecore.agents.explode'",
     ),
+    "a time that is none": ("application/json", BODY, {**TASK_HEADERS, "eta": "soon"}, "Received invalid task message"),
+    "an object for a body": ("application/json", b'{"agent_id": "a1"}', TASK_HEADERS, "Received invalid task message"),
+    "a number for a body": ("application/json", b"7", TASK_HEADERS, "Received invalid task message"),
+    "nothing for a body": ("application/json", b"null", TASK_HEADERS, "Received invalid task message"),
+    "a body with one part": ("application/json", b"[[]]", TASK_HEADERS, "Received invalid task message"),
+    "a number for arguments": ("application/json", b"[7, 7, 7]", TASK_HEADERS, "Received invalid task message"),
+    "a list for named arguments": ("application/json", b"[[], [], {}]", TASK_HEADERS, "Received invalid task message"),
 }
 
 
@@ -125,12 +136,16 @@ class TestBadInput:
             yield own_namespace
 
     @pytest.fixture(autouse=True)
-    def _harmless(self, plane: Statecore, producer: Producer) -> Iterator[None]:
+    def _harmless(
+        self, plane: Statecore, own_namespace: Statecore, producer: Producer, celery_setup: CeleryTestSetup
+    ) -> Iterator[None]:
         """Agent a1 and all keys of the store are after the test as before; then a good event is applied."""
+        own_namespace.events.record("test:began", "test", new_op_id(), None)
         plane.agents.register("a1")
         before = written(plane)
         yield
         assert written(plane) == before, "a refused message writes nothing but its audit"
+        assert_alive(celery_setup)
         answer = producer.apply_event(**GOOD)
         assert answer["outcome"] == "applied", f"the worker lives and takes the next message: {answer}"
 
@@ -198,11 +213,12 @@ class TestBadInput:
         assert worker is not None
         seen = len(worker.logs())
         publish(fleet_settings.require("broker_url"), content_type, body, headers)
-        await_until(
-            lambda: says in worker.logs()[seen:],
-            PATIENCE_S,
-            lambda: f"the worker says {says!r}; it said:\n{worker.logs()[seen:]}",
-        )
+
+        def said() -> bool:
+            assert_alive(celery_setup)
+            return says in worker.logs()[seen:]
+
+        await_until(said, PATIENCE_S, lambda: f"the worker says {says!r}; it said:\n{worker.logs()[seen:]}")
         await_until(
             lambda: unsettled(celery_setup) == 0, PATIENCE_S, "the message is gone, so it can't poison another worker"
         )
@@ -226,6 +242,11 @@ def written(plane: Statecore) -> tuple[list[Any], dict[str, Any]]:
                 fields = client.hgetall(key)
                 keys[key] = {name: value for name, value in fields.items() if not name.startswith("op")}
     return plane.agents.list(), keys
+
+
+def assert_alive(setup: CeleryTestSetup) -> None:
+    assert setup.worker is not None
+    assert setup.worker.container.status == "running", f"the worker died:\n{setup.worker.logs()[-2000:]}"
 
 
 def said_of(setup: CeleryTestSetup, message_id: str) -> str:

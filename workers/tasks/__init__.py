@@ -22,4 +22,5 @@ def register(app: Celery) -> None:
             max_retries=None,
             ignore_result=spec.ignore_result,
             serializer="json",
+            Strategy="workers.strategy:checked",
         )(spec.function)
