@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from statecore.agents.model import MAX_BATCH, AgentRecord, EventOutcome, EventRequest
 from statecore.agents.store import (
@@ -38,6 +38,18 @@ CONTROL_QUEUE = "control"
 
 _PAGE = 200
 _SWEEP = 1000
+
+
+class EventFields(TypedDict, total=False):
+    """What an event may carry besides agent and name."""
+
+    task_id: str | None
+    priority: int | None
+    op_id: str | None
+    expected_version: int | None
+    expected_state: str | None
+    epoch: int | None
+    data: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +136,8 @@ class AgentService:
         self._wake(written.wake)
         return written.record
 
-    def apply_event(self, agent_id: str, event: str, **fields: Any) -> AgentRecord:
-        """The event is applied in one round trip; the agent after it. Fields as in `request`."""
+    def apply_event(self, agent_id: str, event: str, **fields: Unpack[EventFields]) -> AgentRecord:
+        """The event is applied in one round trip; the agent after it."""
         written = self._store.apply_event(self.request(agent_id, event, **fields))
         self._wake(written.wake)
         return written.record
@@ -136,7 +148,7 @@ class AgentService:
         self._wake(applied.wake)
         return applied.outcomes
 
-    def send_event(self, agent_id: str, event: str, **fields: Any) -> Sent:
+    def send_event(self, agent_id: str, event: str, **fields: Unpack[EventFields]) -> Sent:
         """The event waits in the agent's inbox: it can't get lost or overtaken, and a worker will apply it."""
         return self.send_events([self.request(agent_id, event, **fields)])
 

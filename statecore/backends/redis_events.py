@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from statecore.backends.redis_namespace import RedisNamespace
 from statecore.backends.redis_server import typed_errors
 from statecore.clock import as_datetime
-from statecore.errors import CorruptDocumentError, StreamGapError
+from statecore.errors import CorruptDocumentError, InvalidInputError, StreamGapError
 from statecore.events import Event
 from statecore.ids import encode_json
 
+_ENTRY_ID = re.compile(r"\d{1,20}(-\d{1,20})?")
 _PAGE = 1000
 _BLOCK_S = 5.0
 _DATA_LIMIT = 4096
@@ -81,7 +83,9 @@ class RedisEventLog:
         return str(newest[0][0]) if newest else "0-0"
 
     def _check_gap(self, after: str) -> None:
-        """A reader that was at `after` may go on only if `after` itself is still in the stream."""
+        """A reader that was at `after` may go on only if that is still in the stream; 0 is "from the oldest"."""
+        if not isinstance(after, str) or not _ENTRY_ID.fullmatch(after):
+            raise InvalidInputError(f"{str(after)[:64]!r} is no event id; use 0, or the id of an event")
         if after in ("0", "0-0"):
             return
         stream = self._space.key("events")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from queue import Queue
+from typing import Any
 
 import pytest
 import redis
@@ -25,6 +26,7 @@ from statecore.backends.redis_server import RedisServer
 from statecore.claims.redis_store import RedisClaimStore
 from statecore.errors import (
     EvictionPolicyError,
+    InvalidInputError,
     StoreTimeoutError,
     StoreUnavailableError,
     StreamGapError,
@@ -209,6 +211,26 @@ def test_following_waits_longer_than_the_socket_timeout_and_sees_the_next_event(
         assert seen.get(timeout=5) == "agent:agent_failed"
         follower.join(10)
         assert time.monotonic() - started >= 2.9
+
+
+def test_an_event_is_one_round_trip(server: EmbeddedRedis, make_space: MakeSpace, namespace: str) -> None:
+    store = RedisAgentStore(make_space(server.url, namespace))
+    store.register("a1", (), "{}", new_op_id())
+    store.apply_event(EventRequest("a1", "agent_failed", new_op_id()))
+    store.apply_events([EventRequest("a1", "agent_failed", new_op_id())])
+    with admin(server) as client:
+        client.config_resetstat()
+        store.apply_event(EventRequest("a1", "agent_failed", new_op_id()))
+        store.apply_events([EventRequest("a1", "agent_failed", new_op_id()) for _ in range(100)])
+        calls = client.info("commandstats")
+    assert calls["cmdstat_evalsha"]["calls"] == 2
+    assert not {"cmdstat_eval", "cmdstat_info", "cmdstat_multi", "cmdstat_ping"} & set(calls)
+
+
+@pytest.mark.parametrize("after", ["", "soon", "1-", "-1", "1-2-3", 7])
+def test_a_place_that_is_no_event_id_is_refused(sc: Statecore, after: Any) -> None:
+    with pytest.raises(InvalidInputError, match="is no event id"):
+        list(sc.events.read(after=after))
 
 
 def test_reading_pages_filters_and_limits(sc: Statecore) -> None:
