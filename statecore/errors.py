@@ -261,3 +261,13 @@ class SchemaOutdatedError(SettingsError):
     def __init__(self, found: str, needed: str) -> None:
         super().__init__(found, needed)
         self.found, self.needed = found, needed
+
+
+class SchemaUnknownError(SettingsError):
+    """The database's schema was made by a newer version."""
+
+    text = "the database schema is at {0}, which this version does not know (it needs {1}); upgrade statecore"
+
+    def __init__(self, found: str, needed: str) -> None:
+        super().__init__(found, needed)
+        self.found, self.needed = found, needed

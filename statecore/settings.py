@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Self
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -16,6 +17,8 @@ from statecore.ids import check_id
 
 _REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 _URL_FIELDS = ("redis_url", "broker_url", "database_url", "result_url")
+
+_PASSWORD_OPTION = re.compile(r"([?&](?:\w*password|passwd|pwd)=)[^&;]*")
 
 PositiveSeconds = Annotated[float, Field(gt=0, le=86_400)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
@@ -121,13 +124,18 @@ def _refuse_unknown_names() -> None:
             raise SettingsError(f"{name} is no setting; {hint}")
 
 
-def hide_password(url: str) -> str:
-    """The URL with *** in place of its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    user, _, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:***@{host}"))
+def hide_password(text: str) -> str:
+    """The URL, or several with ; between them, with *** in place of every password."""
+    return ";".join(map(_hide_one, text.split(";")))
+
+
+def _hide_one(url: str) -> str:
+    scheme, separator, rest = _PASSWORD_OPTION.sub(r"\1***", url).partition("://")
+    # From the right: a password may contain what only a well-behaved URL would escape.
+    login, at, place = rest.rpartition("@")
+    if ":" in login:
+        login = login.partition(":")[0] + ":***"
+    return f"{scheme}{separator}{login}{at}{place}"
 
 
 def _sentence(error: ValidationError) -> str:

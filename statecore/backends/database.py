@@ -11,12 +11,17 @@ from pathlib import Path
 import psycopg
 from alembic import command
 from alembic.config import Config
-from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
 
-from statecore.errors import SchemaOutdatedError, StoreError, StoreUnavailableError, UnknownOutcomeError
+from statecore.errors import (
+    SchemaOutdatedError,
+    SchemaUnknownError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownOutcomeError,
+)
 from statecore.settings import hide_password
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -54,7 +59,8 @@ class Database:
         try:
             connection = self.engine.connect()
         except (OperationalError, InterfaceError, TimeoutError) as error:
-            raise StoreUnavailableError(f"Postgres at {hide_password(self.url)} can't be reached: {error}") from error
+            reason = _first_line(error)
+            raise StoreUnavailableError(f"Postgres at {hide_password(self.url)} can't be reached: {reason}") from error
         try:
             with connection, connection.begin():
                 yield connection
@@ -75,6 +81,7 @@ class Database:
 
     def migrate(self) -> str:
         """Bring the schema to the newest revision; its name. Several callers at once wait for each other."""
+        self._refuse_unknown_revision()
         with self.transaction("migrate") as connection:
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
             config = _config()
@@ -85,13 +92,22 @@ class Database:
     def revision(self) -> str | None:
         """The schema's revision, None for an empty database."""
         with self.transaction("schema check") as connection:
-            return MigrationContext.configure(connection).get_current_revision()
+            if connection.execute(text("SELECT to_regclass('alembic_version')")).scalar() is None:
+                return None
+            revision: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+            return revision
 
     def check_schema(self) -> None:
-        """SchemaOutdatedError unless the schema is the one that this version needs."""
-        found = self.revision()
+        """SchemaOutdatedError or SchemaUnknownError unless the schema is the one that this version needs."""
+        found = self._refuse_unknown_revision()
         if found != newest_revision():
             raise SchemaOutdatedError(found or "nothing", newest_revision())
+
+    def _refuse_unknown_revision(self) -> str | None:
+        found = self.revision()
+        if found is not None and found not in _known_revisions():
+            raise SchemaUnknownError(found, newest_revision())
+        return found
 
 
 def newest_revision() -> str:
@@ -99,6 +115,15 @@ def newest_revision() -> str:
     head = ScriptDirectory.from_config(_config()).get_current_head()
     assert head is not None
     return head
+
+
+def _known_revisions() -> set[str]:
+    return {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+
+
+def _first_line(error: Exception) -> str:
+    """The driver's own words, without the page of advice that SQLAlchemy adds."""
+    return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
 
 
 def _config() -> Config:

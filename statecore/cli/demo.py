@@ -16,7 +16,7 @@ from rich.console import Console
 
 from statecore.agents.transitions import AGENT_LIFECYCLE
 from statecore.backends.embedded import EmbeddedServers
-from statecore.cli.exits import ExitCode
+from statecore.cli.exit_codes import ExitCode
 from statecore.cli.interrupts import Interrupts
 from statecore.cli.processes import CeleryProcesses
 from statecore.cli.screen import LiveScreen, PlainScreen, Screen, print_verdict

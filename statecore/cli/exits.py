@@ -1,22 +1,15 @@
-"""How a command ends: its exit codes, and our errors as one sentence instead of a traceback."""
+"""How a command ends: our errors as one sentence instead of a traceback."""
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any
 
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from statecore.cli.exit_codes import ExitCode
 from statecore.errors import StatecoreError
-
-
-class ExitCode(IntEnum):
-    FINE = 0
-    VERDICT_FAILED = 1
-    ERROR = 2
-    INTERRUPTED = 130
 
 
 class StatecoreGroup(TyperGroup):

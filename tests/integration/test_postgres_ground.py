@@ -16,7 +16,13 @@ from statecore.backends.database import Database, newest_revision
 from statecore.backends.embedded import ServerUrls
 from statecore.backends.postgres_ground import PostgresEpochLedger, PostgresRegistrations
 from statecore.backends.tables import metadata
-from statecore.errors import SchemaOutdatedError, StoreError, StoreUnavailableError, UnknownOutcomeError
+from statecore.errors import (
+    SchemaOutdatedError,
+    SchemaUnknownError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownOutcomeError,
+)
 from statecore.testing.agents import race
 from tests.servers import free_ports
 
@@ -35,6 +41,17 @@ def fresh_url(urls: ServerUrls, database: Database, namespace: str) -> Iterator[
 def test_an_older_schema_is_refused_at_start_with_the_command_that_helps(fresh_url: str, settings: Settings) -> None:
     with pytest.raises(SchemaOutdatedError, match="run: statecore migrate"):
         Statecore.connect(settings=settings.model_copy(update={"database_url": fresh_url}))
+
+
+def test_a_schema_of_a_newer_version_is_refused_by_start_and_by_migrate(fresh_url: str) -> None:
+    database = Database(fresh_url)
+    database.migrate()
+    with database.transaction("a newer version") as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    for attempt in (database.check_schema, database.migrate):
+        with pytest.raises(SchemaUnknownError, match="upgrade statecore"):
+            attempt()
+    database.close()
 
 
 def test_many_migrations_at_once_wait_for_each_other(fresh_url: str) -> None:
@@ -80,6 +97,7 @@ def test_a_server_that_is_not_there_is_unavailable_and_its_password_is_not_shown
     with pytest.raises(StoreUnavailableError) as caught:
         database.revision()
     assert "s3cret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("op_id", "expected"), [("op-1", UnknownOutcomeError), (None, StoreUnavailableError)])

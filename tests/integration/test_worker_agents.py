@@ -255,5 +255,6 @@ class TestLostAgents:
 
         answer = producer.apply_event("silent", "work_started", epoch=epoch, task_id="t1", op_id="too-late")
         assert (answer["outcome"], answer["error"]) == ("conflict", "LeaseLostError"), answer
+        assert f"epoch {epoch}" in answer["message"], "refused by its epoch, whatever its task"
         assert plane.agents.get("silent").state == "lost", "the late write changed nothing"
         assert [event.op_id for event in audited(plane, "agent:refused", "silent")] == ["too-late"]

@@ -12,6 +12,7 @@ import pytest
 
 from statecore.backends.embedded import ServerUrls
 from statecore.backends.embedded_redis import EmbeddedRedis
+from workers.bootsteps.preflight import check_broker
 
 
 def start(**environment: str) -> subprocess.CompletedProcess[str]:
@@ -41,6 +42,25 @@ def test_a_worker_refuses_a_store_that_may_drop_keys(urls: ServerUrls) -> None:
             server.stop()
     assert ended.returncode == 2
     assert "noeviction" in ended.stderr + ended.stdout
+
+
+def test_a_worker_refuses_to_wait_where_no_doorbell_rings(urls: ServerUrls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELERY_BROKER_URL", urls.broker_url.replace("virtual_host=1", "virtual_host=7"))
+    ended = start(redis_url=urls.redis_url, broker_url=urls.broker_url, database_url=urls.database_url)
+    assert ended.returncode == 2
+    assert "name the same broker in both" in ended.stderr + ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("redis://localhost/1", "redis://localhost/1"),
+        ("amqp://user:one@host//", "amqp://user:other@host//"),
+        ("redis+socket:///run/r.sock?virtual_host=1", "redis+socket:///run/r.sock?virtual_host=1"),
+    ],
+)
+def test_one_broker_under_two_spellings_is_one_broker(one: str, other: str) -> None:
+    check_broker(one, other)
 
 
 @pytest.mark.parametrize(("name", "value"), [("NAMESPACE", "a b"), ("REDIS_URL", "http://x")])

@@ -28,6 +28,7 @@ BRANCHES = {
     "SettingsError": Disposition.REJECT,
     "EvictionPolicyError": Disposition.REJECT,
     "SchemaOutdatedError": Disposition.REJECT,
+    "SchemaUnknownError": Disposition.REJECT,
     "ConflictError": Disposition.ANSWER,
     "StateConflictError": Disposition.ANSWER,
     "SequenceConflictError": Disposition.ANSWER,

@@ -52,6 +52,20 @@ def test_passwords_are_hidden_wherever_settings_are_shown() -> None:
     assert settings.shown()["database_url"] == "postgresql+psycopg://user:***@host/db"
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://:pw@host/0", "redis://:***@host/0"),
+        ("sentinel://:pw@h1;sentinel://u:pw@h2", "sentinel://:***@h1;sentinel://u:***@h2"),
+        ("postgresql://u:p/w@d@host/db", "postgresql://u:***@host/db"),
+        ("postgresql://host/db?user=u&password=pw&x=1", "postgresql://host/db?user=u&password=***&x=1"),
+        ("postgresql://u:pw@/db?host=/run/a@b&sslpassword=pw", "postgresql://u:***@b&sslpassword=***"),
+    ],
+)
+def test_no_spelling_of_a_url_shows_its_password(url: str, shown: str) -> None:
+    assert hide_password(url) == shown
+
+
 @pytest.mark.parametrize("url", ["redis://host/0", "unix:///tmp/redis.sock?db=0", "redis://user@host"])
 def test_a_url_without_password_is_shown_as_it_is(url: str) -> None:
     assert hide_password(url) == url
