@@ -53,11 +53,16 @@ def dispose(
         case Disposition.RETRY_LATER:
             delay_s = full_jitter(task.request.retries + 1, settings.retry_base_s, settings.retry_cap_s, random.uniform)
             raise task.retry(exc=error, countdown=delay_s, max_retries=settings.retry_limit)
-        case Disposition.RETRY_SOON if task.request.retries * EARLY_RETRY_S < settings.early_event_wait_s:
-            raise task.retry(exc=error, countdown=EARLY_RETRY_S, max_retries=None)
         case _:
             audit_rejection(task, _home_of(runtime, namespace), error, subject)
             return answer("rejected", error)
+
+
+def wait_for_predecessors(task: Task, runtime: Runtime, error: EarlyEventError) -> None:
+    """Let the message come again shortly; returns once it has waited long enough."""
+    if task.request.retries * EARLY_RETRY_S < runtime.settings.early_event_wait_s:
+        runtime.counters[type(error).__name__] += 1
+        raise task.retry(exc=error, countdown=EARLY_RETRY_S, max_retries=None)
 
 
 def answer(outcome: str, error: StatecoreError) -> dict[str, Any]:

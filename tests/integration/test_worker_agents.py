@@ -121,6 +121,20 @@ class TestMessages:
         assert (answer["outcome"], answer["state"], answer["version"]) == ("applied", "working", 3), answer
         assert [event.op_id for event in audited(plane, "agent:work_started")] == [early.id], "applied once"
 
+    def test_a_batch_with_an_event_that_stays_early_still_answers_for_each(
+        self, producer: Producer, plane: Statecore
+    ) -> None:
+        plane.agents.register("a1")
+        events = [
+            {"agent_id": "a1", "event": "task_assigned", "task_id": "t1", "expected_version": 1},
+            {"agent_id": "a1", "event": "work_started", "expected_version": 9},
+            {"agent_id": "a1", "event": "output_ready", "expected_version": 2},
+        ]
+        answers = producer.ask(APPLY_MANY, events=events)
+        assert [answer["outcome"] for answer in answers] == ["applied", "rejected", "rejected"]
+        errors = [event.data["error"] for event in audited(plane, "message:rejected")]
+        assert sorted(errors) == ["EarlyEventError", "InvalidTransitionError"]
+
     def test_an_event_that_stays_early_is_rejected_and_audited(self, producer: Producer, plane: Statecore) -> None:
         plane.agents.register("a1")
         answer = producer.apply_event("a1", "drain_requested", expected_version=7, op_id="ahead")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from celery import Task
@@ -16,7 +17,7 @@ from statecore.errors import (
     StatecoreError,
     UnguardedEventError,
 )
-from workers.disposition import audit_rejection, dispose
+from workers.disposition import audit_rejection, dispose, wait_for_predecessors
 from workers.queues import AGENTS
 from workers.tasks.spec import TaskSpec, runtime_of
 
@@ -54,13 +55,10 @@ def apply_event(
                 "expected_state": expected_state,
             },
         )
-        (outcome,) = sc.agents.apply_events([request])
-        error = outcome.error()
-        if isinstance(error, EarlyEventError):
-            raise error
+        outcomes = sc.agents.apply_events([request])
     except StatecoreError as error:
         return dispose(self, runtime, error, namespace=namespace, subject=agent_id)
-    return _settle(self, sc, outcome)
+    return _settle(self, sc, outcomes)[0]
 
 
 def apply_events(
@@ -77,15 +75,9 @@ def apply_events(
             for place, fields in enumerate(events)
         ]
         outcomes = sc.agents.apply_events(requests)
-        early = [outcome for outcome in outcomes if outcome.code is OutcomeCode.EARLY]
-        if early:
-            # The others are remembered by their op_ids: the repeat only moves what was early.
-            error = early[0].error()
-            assert error is not None
-            raise error
     except StatecoreError as error:
         return dispose(self, runtime, error, namespace=namespace, subject="batch")
-    return [_settle(self, sc, outcome) for outcome in outcomes]
+    return _settle(self, sc, outcomes)
 
 
 def drain_inbox(self: Task, agent_id: str, namespace: str | None = None) -> dict[str, Any]:
@@ -134,13 +126,26 @@ def _fields(event: Any) -> dict[str, Any]:
     return {name: value for name, value in event.items() if value is not None}
 
 
-def _settle(task: Task, sc: Statecore, outcome: EventOutcome) -> dict[str, Any]:
-    error = outcome.error()
-    if error is not None:
-        runtime_of(task).counters[type(error).__name__] += 1
-    if isinstance(error, RejectedError) and not outcome.repeated:
-        audit_rejection(task, sc, error, outcome.request.agent_id)
-    return outcome.answer()
+def _settle(task: Task, sc: Statecore, outcomes: Sequence[EventOutcome]) -> list[dict[str, Any]]:
+    """The answers, once no event is early any more or has waited long enough to be rejected."""
+    runtime = runtime_of(task)
+    errors = [outcome.error() for outcome in outcomes]
+    for error in errors:
+        # The others are remembered by their op_ids: the repeat only moves what was early.
+        if isinstance(error, EarlyEventError):
+            wait_for_predecessors(task, runtime, error)
+    answers = []
+    for outcome, error in zip(outcomes, errors, strict=True):
+        answer = outcome.answer()
+        if error is not None:
+            runtime.counters[type(error).__name__] += 1
+        # A message that waited has met its own op_ids, but is settled, and so audited, only now.
+        first_time = not outcome.repeated or task.request.retries > 0
+        if isinstance(error, RejectedError | EarlyEventError) and first_time:
+            audit_rejection(task, sc, error, outcome.request.agent_id)
+            answer["outcome"] = "rejected"
+        answers.append(answer)
+    return answers
 
 
 SPECS = (
