@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from redis.crc import key_slot
 
 from statecore.agents.model import EventRequest
 from statecore.agents.redis_store import RedisAgentStore, RedisHeartbeatStore
@@ -21,7 +22,7 @@ from statecore.fences import FENCE_BASE
 from statecore.ids import new_op_id
 from tests.conftest import MakeSpace
 from tests.proxy import Proxy
-from tests.servers import await_until, free_ports
+from tests.servers import await_until, free_ports, redis_cluster
 
 
 @pytest.fixture
@@ -172,3 +173,34 @@ def test_a_counter_that_runs_full_starts_a_new_epoch(
         client.hset(f"sc:{{{namespace}}}:epoch", "counter", FENCE_BASE - 1)
     assert store.register("a2", (), "{}", new_op_id()).record.epoch == 2 * FENCE_BASE + 1
     assert ledger.current(namespace) == 2
+
+
+def _move_slot(ports: list[int], slot: int) -> None:
+    """Give the slot with all its keys to another node of the cluster, as a reshard does."""
+    nodes = [redis.Redis(port=port, decode_responses=True) for port in ports]
+    ids = [str(node.execute_command("CLUSTER MYID")) for node in nodes]
+    owners = [node for node in nodes if node.execute_command("CLUSTER COUNTKEYSINSLOT", slot)]
+    source = nodes.index(owners[0])
+    target = (source + 1) % len(nodes)
+    nodes[target].execute_command("CLUSTER SETSLOT", slot, "IMPORTING", ids[source])
+    nodes[source].execute_command("CLUSTER SETSLOT", slot, "MIGRATING", ids[target])
+    keys = nodes[source].execute_command("CLUSTER GETKEYSINSLOT", slot, 1000)
+    nodes[source].execute_command("MIGRATE", "127.0.0.1", ports[target], "", 0, 5000, "KEYS", *keys)
+    for node in (nodes[target], nodes[source]):
+        node.execute_command("CLUSTER SETSLOT", slot, "NODE", ids[target])
+    for node in nodes:
+        node.close()
+
+
+def test_a_slot_that_moves_to_another_node_is_followed_and_raises_the_epoch(
+    folder: Path, make_space: MakeSpace, namespace: str, ledger: PostgresEpochLedger
+) -> None:
+    with redis_cluster(folder) as url:
+        ports = [int(path.name) for path in folder.iterdir()]
+        store = RedisAgentStore(make_space(url, namespace))
+        old = store.register("a1", (), "{}", new_op_id()).record
+        _move_slot(ports, key_slot(f"{{{namespace}}}".encode()))
+        assert store.apply_event(EventRequest("a1", "agent_failed", new_op_id())).record.version == 2
+        assert ledger.current(namespace) == 2
+        with pytest.raises(LeaseLostError):
+            store.apply_event(EventRequest("a1", "agent_failed", new_op_id(), epoch=old.epoch))
