@@ -160,6 +160,26 @@ class TaskExistsError(RejectedError):
         self.task_id, self.status = task_id, status
 
 
+class RunNotFoundError(RejectedError):
+    """The namespace has no run of this id."""
+
+    text = "run {0!r} does not exist in this namespace; check the id"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
+
+
+class IdempotencyError(RejectedError):
+    """The idempotency key stands for a run of another name or payload."""
+
+    text = "idempotency key {0!r} is taken by run {1} with another name or payload; use another key"
+
+    def __init__(self, key: str, run_id: str) -> None:
+        super().__init__(key, run_id)
+        self.key, self.run_id = key, run_id
+
+
 class InvalidIdError(RejectedError):
     """An id has characters or a length that ids must not have."""
 

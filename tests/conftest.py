@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from statecore import Settings, Statecore
@@ -20,6 +21,12 @@ from statecore.backends.redis_server import RedisServer
 from statecore.clock import Clock
 
 pytest.register_assert_rewrite("statecore.testing.agents", "statecore.testing.claims")
+
+# The same examples in every run, so that a change is judged by what it changed; to look for new ones:
+# pytest tests/property --hypothesis-profile=explore
+hypothesis.settings.register_profile("steady", max_examples=80, derandomize=True)
+hypothesis.settings.register_profile("explore", max_examples=1000)
+hypothesis.settings.load_profile("steady")
 
 _numbers = itertools.count(1)
 

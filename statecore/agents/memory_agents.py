@@ -72,8 +72,9 @@ class MemoryAgents:
         agent = self.agents.get(request.agent_id)
         if agent is None:
             return EventOutcome(request, OutcomeCode.NOT_FOUND)
-        if request.op_id in agent.operations:
-            return replace(agent.operations[request.op_id], repeated=True)
+        known = self.answered(agent, request)
+        if known is not None:
+            return known
         rule = self.lifecycle.rule(request.event)
         refused = refuse(agent.view, request, rule, self.space.epoch)
         priority = 0
@@ -93,6 +94,11 @@ class MemoryAgents:
         outcome = EventOutcome(request, OutcomeCode.APPLIED, agent.view)
         self.remember(agent, request.op_id, outcome)
         return outcome
+
+    def answered(self, agent: MemoryAgent, request: EventRequest) -> EventOutcome | None:
+        """The first answer to this operation, None if it is new."""
+        known = agent.operations.get(request.op_id)
+        return None if known is None else replace(known, request=request, repeated=True)
 
     def move(self, agent: MemoryAgent, view: AgentView) -> None:
         """Give the agent its new fields; heartbeat and idle time follow the state."""

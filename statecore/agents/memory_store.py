@@ -25,8 +25,10 @@ class MemoryAgentStore:
         with self._lock:
             wanted = tuple(sorted(set(capabilities)))
             known = self._all.agents.get(agent_id)
-            if known is not None and op_id in known.operations:
-                return self._written(replace(known.operations[op_id], repeated=True))
+            if known is not None:
+                first = self._all.answered(known, EventRequest(agent_id, "register", op_id))
+                if first is not None:
+                    return self._written(first)
             data = {"capabilities": list(wanted), "metadata": json.loads(metadata)}
             if known is None:
                 return self._written(self._register_new(agent_id, wanted, metadata, op_id, data))
@@ -113,8 +115,9 @@ class MemoryAgentStore:
     ) -> Written:
         with self._lock:
             agent = self._all.find(request.agent_id)
-            if request.op_id in agent.operations:
-                return self._written(replace(agent.operations[request.op_id], repeated=True))
+            first = self._all.answered(agent, request)
+            if first is not None:
+                return self._written(first)
             outcome = change(agent, request)
             self._all.remember(agent, request.op_id, outcome)
             return self._written(outcome)

@@ -30,7 +30,7 @@ class RedisClaimStore:
         if code == "FULL":
             what, advice = "the number of waiting tasks", "enqueue again once some were claimed"
             raise LimitExceededError(what, int(payload) + 1, self._limit, advice)
-        return decode_task(payload)
+        return _task_or_refusal(task_id, code, payload)
 
     def claim_next(self, claimer: str, capabilities: Sequence[str], lease_s: float, op_id: str) -> Task | None:
         args = [claimer, ",".join(sorted(set(capabilities))), round(lease_s * 1000), op_id]
@@ -64,9 +64,14 @@ class RedisClaimStore:
         code, payload = self._space.run(script, [task_id, fence, op_id, *more], op_id)
         if code == "NOT_FOUND":
             raise TaskNotFoundError(task_id)
-        if code == "LEASE_LOST":
-            raise LeaseLostError(f"task {task_id}", str(fence), payload)
-        return decode_task(payload)
+        return _task_or_refusal(task_id, code, payload)
+
+
+def _task_or_refusal(task_id: str, code: str, payload: Sequence[str]) -> Task:
+    if code == "LEASE_LOST":
+        presented, current = payload
+        raise LeaseLostError(f"task {task_id}", presented, current)
+    return decode_task(payload)
 
 
 def decode_task(row: Sequence[str]) -> Task:

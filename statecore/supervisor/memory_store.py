@@ -25,7 +25,7 @@ class MemoryAssignStore:
                 for agent in self._all.idle():
                     if set(task.capabilities) <= set(agent.capabilities):
                         event = self._all.lifecycle.assign_event
-                        self._all.apply(EventRequest(agent.agent_id, event, op_id, task_id=task.task_id))
+                        self._all.apply(EventRequest(agent.agent_id, event, f"{op_id}.assign", task_id=task.task_id))
                         held = ledger.get(task.task_id, self._all.space.clock.now_ms())
                         assert held.fence is not None
                         return self._remember(

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -158,11 +159,13 @@ class Twins(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         def told(kit: AgentKit) -> Any:
-            return sorted((e.kind, e.subject, e.op_id if e.kind != "task:reclaimed" else "") for e in kit.events())
+            # A sweep of leases draws its op_id itself; all others come from here.
+            return sorted((e.kind, e.subject, e.op_id if len(e.op_id) < 36 else "swept") for e in kit.events())
 
         self.both(told)
 
 
+@pytest.mark.timeout(900)  # A difference that was found is shrunk, which takes its time.
 def test_memory_and_redis_never_differ(urls: ServerUrls, make_space: MakeSpace, namespace: str) -> None:
     def make(clock: ManualClock) -> AgentKit:
         return redis_kit(make_space(urls.redis_url, f"{namespace[:80]}.{next(_namespaces)}", clock), clock)
@@ -170,7 +173,5 @@ def test_memory_and_redis_never_differ(urls: ServerUrls, make_space: MakeSpace, 
     machine = type("RedisTwins", (Twins,), {"make_redis_kit": staticmethod(make)})
     run_state_machine_as_test(
         machine,
-        settings=settings(
-            max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
+        settings=settings(stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)),
     )

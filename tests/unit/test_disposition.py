@@ -27,6 +27,8 @@ BRANCHES = {
     "StatecoreError": Disposition.REJECT,
     "SettingsError": Disposition.REJECT,
     "EvictionPolicyError": Disposition.REJECT,
+    "RunNotFoundError": Disposition.REJECT,
+    "IdempotencyError": Disposition.REJECT,
     "SchemaOutdatedError": Disposition.REJECT,
     "SchemaUnknownError": Disposition.REJECT,
     "ConflictError": Disposition.ANSWER,

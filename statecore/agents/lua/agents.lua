@@ -44,6 +44,15 @@ local function answer(agent, code, wanted, found)
     agent.priority}
 end
 
+-- The first answer to an operation; one that only waits in the inbox has none yet.
+local function answered(agent, op_id)
+  local known = recall(agent.key, op_id)
+  if known and known[1] ~= 'SENT' then
+    known.repeated = true
+    return known
+  end
+end
+
 local function beat_member(agent)
   return agent.id .. '@' .. int(agent.epoch)
 end
@@ -165,9 +174,8 @@ local function apply(request)
   if not agent then
     return {'NOT_FOUND'}
   end
-  local known = recall(agent.key, request.op_id)
-  if known and known[1] ~= 'SENT' then
-    known.repeated = true
+  local known = answered(agent, request.op_id)
+  if known then
     return known
   end
   local rule = rules[request.event]

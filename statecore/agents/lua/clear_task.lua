@@ -9,9 +9,8 @@ local agent = load_agent(id)
 if not agent then
   return {'OK', {'0', {'0', 'NOT_FOUND'}, {}}}
 end
-local result = recall(agent.key, op_id)
+local result = answered(agent, op_id)
 if result then
-  result.repeated = true
   return {'OK', {'0', answer_row(result), record_row(id)}}
 end
 local before = agent_json(agent)

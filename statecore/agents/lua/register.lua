@@ -27,9 +27,8 @@ if not agent then
   return {'OK', {wake(), answer_row(registered), record_row(id)}}
 end
 
-local known = recall(agent.key, op_id)
+local known = answered(agent, op_id)
 if known then
-  known.repeated = true
   return {'OK', {'0', answer_row(known), record_row(id)}}
 end
 if among(watched, agent.state) then

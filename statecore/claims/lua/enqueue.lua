@@ -2,7 +2,7 @@
 -- KEYS, ARGV[1..3] see prelude
 -- ARGV[4] task id  ARGV[5] priority  ARGV[6] capabilities  ARGV[7] max attempts  ARGV[8] op_id  ARGV[9] queue limit
 -- ARGV[10] data of the event
--- RETURNS {'OK', task}, {'EXISTS', status} or {'FULL', how many wait}
+-- RETURNS {'OK', task}, {'EXISTS', status}, {'FULL', how many wait}, or the first answer of a known op_id
 --@include backends/prelude
 --@include claims/tasks
 local id, priority, capabilities, max_attempts, op_id, limit, data = unpack(ARGV, 4)
@@ -17,9 +17,9 @@ if not task then
   line_up(task)
   emit('task:queued', id, op_id, 'null', task_json(task), data)
 else
-  local known = recall(task_key(id), op_id)
+  local known = first_answer(id, op_id)
   if known then
-    return {'OK', known}
+    return known
   end
   local equal = task.priority == tonumber(priority) and task.capabilities == capabilities
     and task.max_attempts == tonumber(max_attempts)

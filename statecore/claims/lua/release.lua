@@ -1,6 +1,6 @@
 -- Give a task back to its place under its fence; the attempt does not count.
 -- KEYS, ARGV[1..3] see prelude; ARGV[4] task id  ARGV[5] fence  ARGV[6] op_id
--- RETURNS {'OK', task}, {'LEASE_LOST', current} or {'NOT_FOUND', ''}
+-- RETURNS {'OK', task}, {'LEASE_LOST', {presented, current}} or {'NOT_FOUND', ''}
 --@include backends/prelude
 --@include claims/tasks
 local id, fence, op_id = unpack(ARGV, 4)

@@ -149,22 +149,31 @@ local function heads_of_lines()
   return heads
 end
 
+-- The reply that an operation got when it was new; nil if it is.
+local function first_answer(id, op_id)
+  local known = recall(task_key(id), op_id)
+  if known and known[1] == 'LEASE_LOST' then
+    return {'LEASE_LOST', {known[2], known[3]}}
+  end
+  return known and {'OK', known}
+end
+
 -- The task under its current fence, or the reply that settles the matter: a known op_id, an old fence, no such task.
 local function fenced_task(id, fence, op_id, operation)
   local task = load_task(id)
   if not task then
     return nil, {'NOT_FOUND', ''}
   end
-  local known = recall(task_key(id), op_id)
+  local known = first_answer(id, op_id)
   if known then
-    return nil, known[1] == 'LEASE_LOST' and {'LEASE_LOST', known[2]} or {'OK', known}
+    return nil, known
   end
   if task.status == 'claimed' and task.fence == fence and is_current(tonumber(fence)) then
     return task
   end
   local current = task.status == 'claimed' and task.fence or task.status
-  remember(task_key(id), op_id, {'LEASE_LOST', current})
+  remember(task_key(id), op_id, {'LEASE_LOST', fence, current})
   emit('task:refused', id, op_id, 'null', 'null', '{"operation":"' .. operation .. '","presented":"' .. fence
     .. '","current":"' .. current .. '"}')
-  return nil, {'LEASE_LOST', current}
+  return nil, {'LEASE_LOST', {fence, current}}
 end

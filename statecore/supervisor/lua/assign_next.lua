@@ -27,7 +27,7 @@ end
 for _, head in ipairs(heads_of_lines()) do
   local agent_id = longest_idle(head.capabilities)
   if agent_id then
-    apply({agent_id = agent_id, event = assign_event, op_id = op_id, task_id = head.id, priority = '',
+    apply({agent_id = agent_id, event = assign_event, op_id = op_id .. '.assign', task_id = head.id, priority = '',
       expected_version = '', expected_state = '', epoch = '', data = 'null'})
     flush()
     local task, agent = load_task(head.id), load_agent(agent_id)
