@@ -9,6 +9,8 @@ _TICKS: dict[str, float] = {
     "statecore.maintenance.check_heartbeats": 5.0,
     "statecore.maintenance.reclaim_stale": 5.0,
     "statecore.maintenance.ring_inboxes": 2.0,
+    "statecore.maintenance.expire_runs": 2.0,
+    "statecore.maintenance.redispatch_runs": 2.0,
     "statecore.supervisor.assign": 5.0,
 }
 

@@ -24,6 +24,8 @@ from statecore.claims.redis_store import RedisClaimStore
 from statecore.claims.service import ClaimService
 from statecore.errors import SettingsError
 from statecore.ids import check_id
+from statecore.runs.postgres_store import PostgresRunStore
+from statecore.runs.service import RunService
 from statecore.settings import Settings
 from statecore.supervisor.backoff import Backoff
 from statecore.supervisor.redis_store import RedisAssignStore
@@ -76,6 +78,8 @@ class Statecore:
             settings,
             lifecycle,
         )
+        runs = PostgresRunStore(servers.database, settings.namespace, actor=actor)
+        self.runs = RunService(runs, self.doorbell, settings)
         self.claims = ClaimService(RedisClaimStore(space, limit=settings.queue_limit), self._ring_supervisor)
         self.supervisor = Supervisor(
             RedisAssignStore(space, lifecycle), Backoff(settings.retry_base_s, settings.retry_cap_s)

@@ -44,6 +44,7 @@ class Settings(BaseSettings):
     redis_timeout_s: PositiveSeconds = 5.0
     heartbeat_lost_after_s: PositiveSeconds = Field(60.0, description="silence after which an agent is lost")
     inbox_ring_after_s: PositiveSeconds = Field(2.0, description="age at which a waiting inbox is rung again")
+    run_ring_after_s: PositiveSeconds = Field(10.0, description="first wait before a waiting run is rung again")
     early_event_wait_s: PositiveSeconds = Field(5.0, description="how long an event may wait for its predecessors")
     retry_base_s: PositiveSeconds = Field(0.2, description="first backoff after a store failure")
     retry_cap_s: PositiveSeconds = Field(30.0, description="longest backoff after a store failure")
@@ -53,6 +54,7 @@ class Settings(BaseSettings):
     data_limit_bytes: Count = 65_536
     inbox_limit: Count = Field(10_000, description="events that may wait for one agent")
     queue_limit: Count = Field(100_000, description="tasks that may wait in one namespace")
+    run_queue_limit: Count = Field(100_000, description="runs that may wait in one queue; more are rejected")
     event_stream_limit: Count = Field(1_000_000, description="events kept in a namespace's stream, about")
 
     @field_validator("namespace")

@@ -112,18 +112,21 @@ SUBMIT = text(
             run_id text, name text, payload jsonb, queue text, priority int, labels text[], max_attempts int,
             lease_s float, run_timeout_s float, queue_timeout_s float, start_at timestamptz, idempotency_key text,
             op_id text)
+    ), waiting AS (
+        SELECT queue, CASE WHEN CAST(:queue_limit AS int) <= (
+            SELECT count(*) FROM (SELECT FROM runs q WHERE q.namespace = :namespace AND q.queue = w.queue
+                AND q.status = 'queued' LIMIT :queue_limit) up_to_the_limit) THEN 'rejected' ELSE 'queued' END AS status
+        FROM (SELECT DISTINCT queue FROM wanted) w
     ), made AS (
         INSERT INTO runs (run_id, namespace, name, status, payload, queue, priority, labels, attempt, max_attempts,
             lease_s, run_timeout_s, available_at, queue_deadline, ring_at, rings, idempotency_key, attempt_errors,
             submitted_at, finished_at)
-        SELECT run_id, :namespace, name, s.status, payload, queue, priority, labels, 0, max_attempts, lease_s,
-            run_timeout_s, COALESCE(start_at, {NOW}),
+        SELECT run_id, :namespace, name, waiting.status, COALESCE(payload, CAST('null' AS jsonb)), queue, priority,
+            labels, 0, max_attempts, lease_s, run_timeout_s, COALESCE(start_at, {NOW}),
             COALESCE(start_at, {NOW}) + queue_timeout_s * interval '1 second',
             COALESCE(start_at, {NOW}), 0, idempotency_key, '[]', {NOW},
-            CASE s.status WHEN 'rejected' THEN {NOW} END
-        FROM wanted, LATERAL (SELECT CASE WHEN CAST(:queue_limit AS int) <= (
-            SELECT count(*) FROM (SELECT FROM runs q WHERE q.namespace = :namespace AND q.queue = wanted.queue
-                AND q.status = 'queued' LIMIT :queue_limit) full_queue) THEN 'rejected' ELSE 'queued' END AS status) s
+            CASE waiting.status WHEN 'rejected' THEN {NOW} END
+        FROM wanted JOIN waiting USING (queue)
         ON CONFLICT DO NOTHING RETURNING *
     ), story AS (
         INSERT INTO run_events (run_id, at, kind, actor, op_id, before, after, data)

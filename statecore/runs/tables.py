@@ -46,6 +46,7 @@ class RunRow(SQLModel, table=True):
         ),
         Index("runs_newest", "namespace", "submitted_at"),
         Index("runs_labels", "labels", postgresql_using="gin"),
+        Index("runs_waiting", "namespace", "queue", postgresql_where=text("status = 'queued'")),
         Index("runs_lease_due", "namespace", "lease_expires_at", postgresql_where=text("status = 'running'")),
         Index("runs_queue_deadline_due", "namespace", "queue_deadline", postgresql_where=text("status = 'queued'")),
         Index(

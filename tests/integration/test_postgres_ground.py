@@ -11,6 +11,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
+import statecore.runs.tables  # noqa: F401  (registers its tables)
 from statecore import Settings, Statecore
 from statecore.backends.database import Database, newest_revision
 from statecore.backends.embedded import ServerUrls

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,15 @@ def test_the_readmes_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
         sc.agents.drain_inbox("coder-1")
         assert sc.agents.get("coder-1").state == "idle"
         assert sc.claims.get("fix-issue-7").status == "completed"
+
+
+@pytest.mark.usefixtures("own_servers")
+def test_the_example_of_runs_runs() -> None:
+    (example,) = examples("docs/runs.md")
+    names: dict[str, Any] = {}
+    exec(compile(example, "runs.md", "exec"), names)
+    assert (names["ended"].status, names["ended"].result) == ("succeeded", {"approved": True})
+    assert names["story"] == ["run:submitted", "run:claimed", "run:succeeded"]
 
 
 def test_the_docs_own_table_is_a_lifecycle() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from beat_schedule import BEAT_SCHEDULE
 from statecore.agents.transitions import AGENT_LIFECYCLE, EventRule, TaskEffect
+from statecore.runs.transitions import to_mermaid
 from workers.queues import QUEUES
 from workers.tasks import SPECS
 
@@ -44,6 +45,10 @@ def test_the_readmes_table_is_the_codes_table() -> None:
 
 def test_the_diagram_is_generated_from_the_table() -> None:
     assert block("docs/agents.md", "diagram") == f"```mermaid\n{AGENT_LIFECYCLE.to_mermaid()}\n```"
+
+
+def test_the_diagram_of_runs_is_generated_from_their_table() -> None:
+    assert block("docs/runs.md", "diagram") == f"```mermaid\n{to_mermaid()}\n```"
 
 
 def test_the_wire_page_lists_every_task_with_its_arguments() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import astuple
 from typing import Any
 
 from celery import Task
@@ -29,6 +30,16 @@ def ring_inboxes(self: Task, namespace: str | None = None) -> dict[str, Any]:
     return _each(self, namespace, lambda sc: sc.agents.ring_inboxes())
 
 
+def expire_runs(self: Task, namespace: str | None = None) -> dict[str, Any]:
+    """End runs whose deadline or grace has passed, reclaim those whose lease ran out."""
+    return _each(self, namespace, lambda sc: sum(map(len, astuple(sc.runs.sweep()))))
+
+
+def redispatch_runs(self: Task, namespace: str | None = None) -> dict[str, Any]:
+    """Ring again for runs whose message was lost, and for the first time for those whose time has come."""
+    return _each(self, namespace, lambda sc: sc.runs.ring_waiting())
+
+
 def _each(task: Task, namespace: str | None, chore: Callable[[Statecore], int]) -> dict[str, Any]:
     runtime = runtime_of(task)
     try:
@@ -42,4 +53,6 @@ SPECS = (
     TaskSpec("statecore.maintenance.check_heartbeats", CONTROL, check_heartbeats, ignore_result=True),
     TaskSpec("statecore.maintenance.reclaim_stale", CONTROL, reclaim_stale, ignore_result=True),
     TaskSpec("statecore.maintenance.ring_inboxes", CONTROL, ring_inboxes, ignore_result=True),
+    TaskSpec("statecore.maintenance.expire_runs", CONTROL, expire_runs, ignore_result=True),
+    TaskSpec("statecore.maintenance.redispatch_runs", CONTROL, redispatch_runs, ignore_result=True),
 )

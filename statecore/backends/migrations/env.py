@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
+import statecore.runs.tables  # noqa: F401  (registers its tables)
 from statecore.backends.tables import metadata
 
 connection = context.config.attributes["connection"]

@@ -94,6 +94,7 @@ def _create_indexes() -> None:
     partial("runs_idempotency", ["namespace", "idempotency_key"], "idempotency_key IS NOT NULL", unique=True)
     op.create_index("runs_newest", "runs", ["namespace", "submitted_at"])
     op.create_index("runs_labels", "runs", ["labels"], postgresql_using="gin")
+    partial("runs_waiting", ["namespace", "queue"], "status = 'queued'")
     # The sweeps look at what is due and at nothing else.
     partial("runs_lease_due", ["namespace", "lease_expires_at"], "status = 'running'")
     partial("runs_queue_deadline_due", ["namespace", "queue_deadline"], "status = 'queued'")
