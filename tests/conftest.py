@@ -28,6 +28,9 @@ hypothesis.settings.register_profile("steady", max_examples=80, derandomize=True
 hypothesis.settings.register_profile("explore", max_examples=1000)
 hypothesis.settings.load_profile("steady")
 
+# A disk that many servers share can hold up a Redis that writes its append-only file for longer than the default.
+PATIENT_S = 20.0
+
 _numbers = itertools.count(1)
 
 
@@ -70,6 +73,7 @@ def settings(urls: ServerUrls, namespace: str) -> Settings:
         database_url=urls.database_url,
         broker_url=urls.broker_url,
         namespace=namespace,
+        redis_timeout_s=PATIENT_S,
     )
 
 
@@ -88,7 +92,7 @@ def make_space(database: Database) -> Iterator[MakeSpace]:
     servers: list[RedisServer] = []
 
     def make(url: str, namespace: str, clock: Clock | None = None) -> RedisNamespace:
-        server = RedisServer(url)
+        server = RedisServer(url, PATIENT_S)
         servers.append(server)
         epochs = EpochKeeper(PostgresEpochLedger(database))
         return RedisNamespace(server, epochs, namespace, actor="test", stream_limit=100_000, clock=clock)
