@@ -53,7 +53,8 @@ def dispose(
         case Disposition.RETRY_LATER:
             delay_s = full_jitter(task.request.retries + 1, settings.retry_base_s, settings.retry_cap_s, random.uniform)
             raise task.retry(exc=error, countdown=delay_s, max_retries=settings.retry_limit)
-        case _:
+        case Disposition.REJECT | Disposition.RETRY_SOON:
+            # An early event comes here only once `wait_for_predecessors` has let it wait long enough.
             audit_rejection(task, _home_of(runtime, namespace), error, subject)
             return answer("rejected", error)
 

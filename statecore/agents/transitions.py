@@ -1,7 +1,7 @@
-"""The agents' rules, once: a pure table and the pure function that applies it.
+"""The agents' rules, once: a pure table and the pure functions that apply it.
 
-The Redis scripts get their event's row as an argument, the memory store calls `decide`, the docs' diagram is drawn
-from the same rows.
+The Redis scripts get their event's row as an argument, the memory store calls `refuse` and `advance`, the docs'
+diagram is drawn from the same rows.
 """
 
 from __future__ import annotations
